@@ -120,12 +120,11 @@ func (c *conn) advance(from, to phase) bool {
 
 // stop is a Shutdown's word: a client that haggles is sent away, one that works is drained.
 func (c *conn) stop() {
-	if c.advance(phaseServing, phaseStopping) || !c.advance(phaseHandshake, phaseStopping) {
-		// The second can fail because the handshake has just ended.
-		c.advance(phaseServing, phaseStopping)
+	if c.advance(phaseHandshake, phaseStopping) {
+		_ = c.kill(ErrServerClosed) // no request can have been taken
 		return
 	}
-	_ = c.kill(ErrServerClosed) // no request can have been taken
+	c.advance(phaseServing, phaseStopping) // never the other way round: a handshake may end at any moment
 }
 
 // kill ends the connection at once. The first cause stays, and is returned.
@@ -142,7 +141,7 @@ func (c *conn) kill(cause error) error {
 	c.mu.Unlock()
 	c.writer.Signal()
 	c.reader.Signal()
-	c.nc.Close()
+	_ = c.nc.Close()
 	if cancel != nil {
 		cancel()
 	}

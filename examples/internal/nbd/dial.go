@@ -44,7 +44,7 @@ func NewClient(ctx context.Context, nc net.Conn, export string) (*Client, error)
 		err = nc.SetDeadline(time.Time{})
 	}
 	if err != nil {
-		nc.Close()
+		_ = nc.Close()
 		return nil, fmt.Errorf("nbd: handshake: %w", err)
 	}
 	return newClient(nc, h.br, info), nil

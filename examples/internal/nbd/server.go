@@ -128,7 +128,7 @@ func NewServer(opts Options) (*Server, error) {
 // Serve accepts connections from ln until the server or ln is closed, and closes ln. It returns
 // ErrServerClosed after Shutdown or Close, else the error of Accept; the connections go on.
 func (s *Server) Serve(ln net.Listener) error {
-	defer ln.Close()
+	defer func() { _ = ln.Close() }()
 	if !s.addListener(ln) {
 		return ErrServerClosed
 	}
@@ -143,11 +143,11 @@ func (s *Server) Serve(ln net.Listener) error {
 		}
 		c, err := s.addConn(nc)
 		if err != nil {
-			nc.Close()
+			_ = nc.Close()
 			s.opts.Log.Warn("nbd: connection refused", "peer", nc.RemoteAddr(), "err", err)
 			continue
 		}
-		go s.run(c)
+		go func() { _ = s.run(c) }() // which logs the error
 	}
 }
 
@@ -156,7 +156,7 @@ func (s *Server) Serve(ln net.Listener) error {
 func (s *Server) ServeConn(nc net.Conn) error {
 	c, err := s.addConn(nc)
 	if err != nil {
-		nc.Close()
+		_ = nc.Close()
 		return err
 	}
 	return s.run(c)
@@ -187,7 +187,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		s.Close()
+		_ = s.Close()
 		<-done
 		return context.Cause(ctx)
 	}
@@ -197,7 +197,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // Submit, but not for requests that a backend has taken: their replies go nowhere. It is idempotent.
 func (s *Server) Close() error {
 	for _, c := range s.stopAccepting() {
-		c.kill(ErrServerClosed)
+		_ = c.kill(ErrServerClosed)
 	}
 	s.wg.Wait()
 	return nil
@@ -217,7 +217,7 @@ func (s *Server) stopAccepting() []*conn {
 	}
 	s.mu.Unlock()
 	for _, ln := range listeners {
-		ln.Close()
+		_ = ln.Close()
 	}
 	return conns
 }
