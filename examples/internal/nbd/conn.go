@@ -198,26 +198,21 @@ func (c *conn) readHeader() (Header, error) {
 // request takes one request in and answers it or hands it to the backend.
 func (c *conn) request(ctx context.Context, h Header) error {
 	refusal := c.info.vet(&h)
-	carries := h.Command == CmdRead || h.Command == CmdWrite
 	if refusal != 0 && h.Command == CmdWrite {
 		// The payload is there all the same, of a length that nobody has agreed to.
 		if err := c.discard(h.Length); err != nil {
 			return err
 		}
 	}
-	carries = carries && refusal == 0 && h.Length > 0
 	r := c.newRequest(h)
-	if !c.reserve(r.cost()) {
+	if refusal == 0 && (h.Command == CmdRead || h.Command == CmdWrite) {
+		r.cost = h.Length // what is refused has no buffer, and may be longer than the limit
+	}
+	if !c.reserve(r.cost) {
 		return net.ErrClosed // the connection has its cause
 	}
-	if carries {
-		r.buf = c.srv.buffers.get(h.Length)
-		r.Data = r.buf.b[:h.Length:h.Length]
-	}
-	if carries && h.Command == CmdWrite {
-		if _, err := io.ReadFull(c.br, r.Data); err != nil {
-			return lost("a payload", err)
-		}
+	if err := c.fetch(r); err != nil {
+		return err
 	}
 	switch {
 	case refusal != 0:
@@ -228,6 +223,22 @@ func (c *conn) request(ctx context.Context, h Header) error {
 		c.answer(r, ESHUTDOWN)
 	default:
 		c.backend.Submit(ctx, r)
+	}
+	return nil
+}
+
+// fetch gives r its buffer, and a write its payload.
+func (c *conn) fetch(r *Request) error {
+	if r.cost == 0 {
+		return nil
+	}
+	r.buf = c.srv.buffers.get(r.cost)
+	r.Data = r.buf.b[:r.cost:r.cost]
+	if r.Command != CmdWrite {
+		return nil
+	}
+	if _, err := io.ReadFull(c.br, r.Data); err != nil {
+		return lost("a payload", err)
 	}
 	return nil
 }
@@ -261,14 +272,14 @@ func (c *conn) discard(n uint32) error {
 }
 
 // reserve waits for room for one more request. False: the connection is dead.
-func (c *conn) reserve(bytes int64) bool {
+func (c *conn) reserve(bytes uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.phase != phaseDead && (c.inFlight >= c.srv.opts.MaxInFlight || c.bytes+bytes > c.srv.opts.MaxInFlightBytes) {
+	for c.phase != phaseDead && (c.inFlight >= c.srv.opts.MaxInFlight || c.bytes+int64(bytes) > c.srv.opts.MaxInFlightBytes) {
 		c.reader.Wait()
 	}
 	c.inFlight++
-	c.bytes += bytes
+	c.bytes += int64(bytes)
 	return c.phase != phaseDead
 }
 
@@ -336,7 +347,7 @@ func (c *conn) settle(batch []*Request) {
 	c.mu.Lock()
 	for i, r := range batch {
 		c.inFlight--
-		c.bytes -= r.cost()
+		c.bytes -= int64(r.cost)
 		if r.admitted {
 			c.admitted--
 		}
@@ -344,14 +355,6 @@ func (c *conn) settle(batch []*Request) {
 	}
 	c.mu.Unlock()
 	c.reader.Signal()
-}
-
-// cost is what a request holds of MaxInFlightBytes until its reply is written.
-func (r *Request) cost() int64 {
-	if r.Command == CmdRead || r.Command == CmdWrite {
-		return int64(r.Length)
-	}
-	return 0
 }
 
 // replyWriter turns replies into one vectored write. Its slices are used again and again.

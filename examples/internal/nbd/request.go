@@ -32,6 +32,7 @@ type Request struct {
 
 	conn  *conn
 	buf   *buffer       // holds Data; nil for none
+	cost  uint32        // bytes of MaxInFlightBytes until the reply is written
 	state atomic.Uint32 // of the request* bits
 	errno Errno         // written before the request is queued, read by the writer
 	// admitted says that the request went to the backend. Immutable after Submit.

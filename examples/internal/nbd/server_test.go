@@ -323,12 +323,13 @@ func TestReplyDoesNotWaitForTheClient(t *testing.T) {
 	}
 }
 
-// TestOversizedWriteIsNotAllocated: it is refused, skipped, and the connection goes on.
+// TestOversizedWriteIsNotAllocated: it is refused, skipped, and the connection goes on. It must
+// not wait for room either, of which there is never enough.
 func TestOversizedWriteIsNotAllocated(t *testing.T) {
 	const size = 32 << 20
 	b := &direct{info: Info{Size: size, Flags: SendFlush}, do: func(*Request) error { return nil }}
 	opts := oneExport(b)
-	opts.MaxRequest = 4096
+	opts.MaxRequest, opts.MaxInFlightBytes = 4096, 4096
 	s := serve(t, opts)
 	c := s.client(t)
 	payload := make([]byte, size)
@@ -356,6 +357,7 @@ func TestServerEndsTransmission(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, c := backed(t, newManual())
+			require.Equal(t, EINVAL, do(t, c, call(0xff, 0, 0, 0), nil).Errno, "the handshake is over on both sides")
 			say(t, c.nc, tc.say)
 			if tc.want == nil && tc.say != nil || tc.want == ErrProtocol {
 				_, err := c.Receive(noData)
@@ -389,8 +391,10 @@ func TestDisconnectIsAnsweredLast(t *testing.T) {
 func TestLateReplyGoesNowhere(t *testing.T) {
 	m := newManual()
 	s, c := backed(t, m)
-	require.NoError(t, c.Send(call(CmdWrite, 0, 0, 512), call(CmdWrite, 0, 0, 512)))
+	sent := make(chan error, 1)
+	go func() { sent <- c.Send(call(CmdWrite, 0, 0, 512), call(CmdWrite, 0, 0, 512)) }()
 	queued, late := <-m.reqs, <-m.reqs
+	require.NoError(t, <-sent)
 	require.NoError(t, s.srv.Close())
 	require.ErrorIs(t, <-s.end, ErrServerClosed)
 	queued.Reply(nil)
