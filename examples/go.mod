@@ -1,0 +1,12 @@
+module github.com/staleproof/staleproof/examples
+
+go 1.26.0
+
+replace github.com/staleproof/staleproof => ../
+
+require github.com/staleproof/staleproof v0.0.0-00010101000000-000000000000
+
+require (
+	github.com/stretchr/testify v1.12.1 // indirect
+	go.uber.org/goleak v1.3.0 // indirect
+)

@@ -1,0 +1,166 @@
+package jobtracker
+
+// Result is how a replica answered a job.
+type Result struct {
+	Err    error  // nil: it did the job
+	Kind   Kind   // what the reply says the job was; zero: it does not say
+	Digest Digest // of a read's data; zero: none, it is not compared
+}
+
+// Digest is a hash of a read's data, for comparing what replicas answer. Zero is none.
+type Digest uint64
+
+// connToken is what a connection's caller is checked against.
+type connToken struct {
+	replica int
+	conn    ConnID
+}
+
+// current tells whether the token is that of the replica's live connection.
+func (c *core) current(tok connToken) bool {
+	rep := &c.reps[tok.replica]
+	return rep.conn == tok.conn && rep.state.Connected()
+}
+
+// complete applies a replica's answer to job id, or says why it cannot be applied. The gate has checked the token.
+func (c *core) complete(tok connToken, id JobID, res *Result) error {
+	var s *slot
+	if id-c.base < c.next-c.base {
+		s = c.slot(id)
+	} else {
+		s = c.find(id)
+	}
+	bit := uint8(1) << tok.replica
+	if s == nil || s.sent&bit == 0 || res.Kind != 0 && res.Kind != s.kind {
+		return c.orphan(tok, id, res.Kind)
+	}
+	rep := &c.reps[tok.replica]
+	rep.sent--
+	rep.answered = true
+	c.stats.replicas[tok.replica].answered.Inc()
+	s.sent &^= bit
+	if res.Err == nil && c.agrees(id, s, tok.replica, res.Digest) {
+		c.succeed(id, s, tok.replica)
+	} else {
+		c.fail(id, s, tok.replica, res.Err)
+	}
+	if c.todo != 0 {
+		c.settle()
+	}
+	return nil
+}
+
+// stale is the refusal of a call on a connection that has ended; with a job it is an orphan.
+func (c *core) stale(tok connToken, id JobID, cause error) error {
+	var live ConnID
+	if rep := &c.reps[tok.replica]; rep.state.Connected() {
+		live = rep.conn
+	}
+	if id == 0 {
+		return &ConnError{Replica: tok.replica, Conn: tok.conn, Current: live, Cause: cause}
+	}
+	c.stats.orphans[OrphanStaleConn].Inc()
+	return &OrphanError{Job: id, Conn: tok.conn, Current: live, Cause: cause, Replica: uint8(tok.replica)}
+}
+
+// orphan is the typed refusal of a completion; only its count changes.
+func (c *core) orphan(tok connToken, id JobID, kind Kind) error {
+	e := &OrphanError{Job: id, Conn: tok.conn, Current: tok.conn, Replica: uint8(tok.replica), GotKind: kind}
+	e.Reason, e.Kind = c.classify(tok, id)
+	c.stats.orphans[e.Reason].Inc()
+	return e
+}
+
+// classify is why a completion on the live connection is an orphan: the first reason that holds.
+func (c *core) classify(tok connToken, id JobID) (OrphanReason, Kind) {
+	bit := uint8(1) << tok.replica
+	if id == 0 || id >= c.next {
+		return OrphanNeverIssued, 0
+	}
+	s := c.find(id)
+	switch {
+	case s == nil:
+		return OrphanRetired, 0
+	case s.skipped&bit != 0:
+		return OrphanSkipped, 0
+	case s.here&bit == 0:
+		return OrphanNotSent, 0
+	case s.sent&bit == 0:
+		return OrphanDuplicate, 0
+	}
+	return OrphanKindMismatch, s.kind
+}
+
+// succeed takes a good answer of replica r, whose bit has left every mask.
+func (c *core) succeed(id JobID, s *slot, r int) {
+	bit := uint8(1) << r
+	rep := &c.reps[r]
+	s.done |= bit
+	c.uncharge(s, bit)
+	switch s.kind {
+	case Copy:
+		c.copied(id, s, r)
+	case Flush:
+		if s.aux > rep.flushed {
+			rep.flushed, rep.vouched = s.aux, max(rep.vouched, id)
+		}
+		if rep.repair == repairFinishing && rep.final == id {
+			c.todo |= todoFinished
+		}
+	case Read, Write, Zero, Trim, Barrier:
+	}
+	if c.lim.order == TrackerOrders {
+		c.release(id, r)
+	}
+	c.ended(id, s)
+}
+
+// fail takes a bad answer of replica r. A failed read leaves it to the others; whoever fails what all must do alike is
+// faulted in the same hold (J28). A copy's source may fail: the copy ends, and its driver tries another.
+func (c *core) fail(id JobID, s *slot, r int, err error) {
+	bit := uint8(1) << r
+	s.failed |= bit
+	c.uncharge(s, bit)
+	c.stats.replicas[r].failed.Inc()
+	fault := s.kind.writes() || s.kind.fences() || s.kind == Copy && r == targetOf(s)
+	cause := &FaultError{Replica: r, Job: id, Err: ErrJobFailed, Cause: err}
+	if s.kind == Read && err == nil {
+		cause.Err = ErrMismatch
+		fault = c.lim.mismatch == MismatchFault
+	}
+	c.reps[r].cause = cause
+	if c.lim.order == TrackerOrders {
+		c.release(id, r)
+	}
+	switch {
+	case s.kind == Copy:
+		c.writeOff(id, s, s.spare) // the target is not asked
+	case s.kind == Read && s.flags&flagDecided == 0 && c.lim.reads == ReadOne:
+		c.replace(id, s)
+	}
+	c.ended(id, s)
+	if fault {
+		_ = c.step(r, EventFault, cause) // allowed wherever a job can be sent
+	}
+}
+
+// agrees compares a read's digest with that of the first answer. One that differs counts as failed (J17).
+func (c *core) agrees(id JobID, s *slot, r int, digest Digest) bool {
+	if s.kind != Read || digest == 0 || s.flags&flagAgain != 0 {
+		return true
+	}
+	if s.flags&flagDigest == 0 {
+		if s.done != 0 {
+			return true // the first answer gave none
+		}
+		s.flags |= flagDigest
+		s.aux = uint64(digest)
+		return true
+	}
+	if s.aux == uint64(digest) || s.done == 0 {
+		return true
+	}
+	c.stats.mismatches.Inc()
+	c.event(Event{Kind: ReadMismatch, Replica: r, Other: first(s.done), Job: id})
+	return false
+}

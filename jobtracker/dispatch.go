@@ -1,0 +1,163 @@
+package jobtracker
+
+import "slices"
+
+// blocking is on which replicas the job keeps what depends on it from being dispatched: where it is outstanding if the
+// tracker orders, where it has not been dispatched if the replica does.
+func (c *core) blocking(s *slot) uint8 {
+	if c.lim.order == TrackerOrders {
+		return s.open()
+	}
+	return s.queued | s.spare | s.held
+}
+
+// consider makes a queued job ready for replica r, or has it wait for one job that blocks it there.
+func (c *core) consider(id JobID, s *slot, r int) {
+	bit := uint8(1) << r
+	if id < c.base { // a straggler: nothing it depended on is ordered any more
+		c.makeReady(id, r)
+		return
+	}
+	at := c.link(id, r)
+	b := c.blocker(s, bit, &at.pos)
+	if b == 0 {
+		s.clear |= bit
+		c.makeReady(id, r)
+		return
+	}
+	on := c.link(b, r)
+	at.next, on.head = on.head, uint32(id-b)
+}
+
+func (c *core) makeReady(id JobID, r int) {
+	rep := &c.reps[r]
+	rep.ready.Push(id)
+	if rep.senders > 0 {
+		c.fx.wake |= 1 << r
+	}
+}
+
+// blocker is a job that keeps s from being dispatched to the replica with this bit, or 0. A dependency that is terminal
+// there is replaced by its own dependencies, transitively: a skip lets no later write overtake an earlier one (J31).
+// The search goes on at *pos, for what was found clear stays clear until the connection ends.
+func (c *core) blocker(s *slot, bit uint8, pos *uint32) JobID {
+	for ; *pos < s.depN; *pos++ {
+		d := c.dep(s.depAt + *pos)
+		if d < c.base {
+			continue
+		}
+		ds := c.slot(d)
+		if c.blocking(ds)&bit != 0 {
+			return d
+		}
+		if ds.clear&bit == 0 {
+			var from uint32
+			if b := c.blocker(ds, bit, &from); b != 0 {
+				return b
+			}
+			ds.clear |= bit
+		}
+	}
+	return 0
+}
+
+// release looks again at who waits for job id on replica r, which it does not block any more.
+func (c *core) release(id JobID, r int) {
+	if id < c.base {
+		return
+	}
+	on := c.link(id, r)
+	if on.head != 0 {
+		head := on.head
+		on.head = 0
+		c.reconsider(id, head, r)
+	}
+}
+
+// reconsider considers the list that starts at head, relative to id, oldest first.
+func (c *core) reconsider(id JobID, head uint32, r int) {
+	var oldest uint32
+	for head != 0 { // the list is newest first: turn it round
+		at := c.link(id+JobID(head), r)
+		head, oldest, at.next = at.next, head, oldest
+	}
+	for oldest != 0 {
+		w := id + JobID(oldest)
+		at := c.link(w, r)
+		oldest, at.next = at.next, 0
+		if s := c.slot(w); s.queued>>r&1 != 0 {
+			c.consider(w, s, r)
+		}
+	}
+}
+
+// pop takes the next job for replica r and marks it Sent; nil when none is ready.
+func (c *core) pop(r int) (JobID, *slot) {
+	rep, bit := &c.reps[r], uint8(1)<<r
+	for {
+		id, ok := rep.ready.Pop()
+		if !ok {
+			return 0, nil
+		}
+		s := c.find(id)
+		if s == nil || s.queued&bit == 0 {
+			continue // written off since
+		}
+		s.queued &^= bit
+		s.sent |= bit
+		s.here |= bit
+		if rep.sent++; rep.sent == 1 {
+			rep.answered = true // the deadline counts from here
+			if rep.replyAt.IsZero() && c.lim.replyLook > 0 {
+				rep.armReply, c.fx.arm = true, true
+			}
+		}
+		if c.lim.order == ReplicaOrders {
+			c.release(id, r)
+		}
+		return id, s
+	}
+}
+
+// remaining appends what job s still depends on at the replica with this bit: what travels with its dispatch.
+func (c *core) remaining(s *slot, bit uint8, deps []JobID) []JobID {
+	if c.lim.order == TrackerOrders || s.depN == 0 {
+		return deps
+	}
+	c.marks++
+	if c.marks == 0 { // wrapped: an old mark could look like this search's
+		c.each(func(_ JobID, s *slot) { s.mark = 0 })
+		c.marks = 1
+	}
+	n := len(deps)
+	deps, _ = c.collect(s, bit, deps)
+	slices.Sort(deps[n:])
+	return deps
+}
+
+// collect appends the outstanding jobs reached from s; found tells whether there was any, seen before or not.
+func (c *core) collect(s *slot, bit uint8, deps []JobID) (_ []JobID, found bool) {
+	for i := range s.depN {
+		d := c.dep(s.depAt + i)
+		if d < c.base {
+			continue
+		}
+		ds := c.slot(d)
+		switch {
+		case ds.dry&bit != 0:
+		case ds.mark == c.marks:
+			found = true // it led to something
+		case ds.open()&bit != 0:
+			ds.mark, found = c.marks, true
+			deps = append(deps, d)
+		default:
+			var more bool
+			if deps, more = c.collect(ds, bit, deps); more {
+				ds.mark, found = c.marks, true
+			} else {
+				ds.dry |= bit
+			}
+		}
+	}
+	return deps, found
+}

@@ -1,0 +1,114 @@
+package jobtracker
+
+// repairToken is what a repair's driver is checked against.
+type repairToken struct {
+	replica int
+	ticket  uint64
+}
+
+// repairing tells whether the token is that of a repair that goes on.
+func (c *core) repairing(tok repairToken) bool {
+	rep := &c.reps[tok.replica]
+	return rep.ticket == tok.ticket && rep.repair != repairNone
+}
+
+// startRepair begins the repair of a replica: from here on it gets every changing job, but no read and no vote.
+func (c *core) startRepair(r int) (repairToken, error) {
+	if r < 0 || r >= c.lim.n {
+		return repairToken{}, &ReplicaError{Replica: r, Replicas: c.lim.n}
+	}
+	if err := c.step(r, EventRepairStart, nil); err != nil {
+		return repairToken{}, err
+	}
+	c.ticket++
+	c.reps[r].ticket = c.ticket
+	c.settle()
+	return repairToken{replica: r, ticket: c.ticket}, nil
+}
+
+// addCopy admits the copy of some blocks from a voter to the repair's target: one job, ordered as a write of the blocks.
+// It never waits for admission, since jobs wait for it (J22).
+func (c *core) addCopy(tok repairToken, source int, start, blocks uint64, handle any) (JobID, error) {
+	switch {
+	case !c.repairing(tok):
+		return 0, ErrSuperseded
+	case source < 0 || source >= c.lim.n:
+		return 0, &ReplicaError{Replica: source, Replicas: c.lim.n}
+	case c.reps[source].state.Phase != Voting:
+		return 0, &LifecycleError{Replica: source, State: c.reps[source].state, Event: EventRepairStart, Conn: c.reps[source].conn}
+	case c.reps[tok.replica].repair != repairCopying:
+		return 0, ErrSuperseded
+	}
+	if err := c.checkOp(Op{Kind: Read, Start: start, Blocks: blocks}); err != nil {
+		return 0, err
+	}
+	id, s := c.add(Op{Kind: Copy, Start: start, Blocks: blocks}, handle)
+	s.queued, s.spare = 1<<source, 1<<tok.replica
+	s.skipped = c.lim.all &^ s.open()
+	s.voters = s.spare
+	s.aux = uint64(source)<<8 | uint64(tok.replica)
+	c.lastWrite = id
+	c.charge(s)
+	c.consider(id, s, source)
+	c.settle()
+	return id, nil
+}
+
+func targetOf(s *slot) int { return int(s.aux & 0xff) }
+
+// copied goes on with a copy whose half is done: after the source the target is asked.
+func (c *core) copied(id JobID, s *slot, r int) {
+	if bit := s.spare; bit != 0 && r != targetOf(s) {
+		s.spare &^= bit
+		s.queued |= bit
+		c.consider(id, s, first(bit))
+	}
+}
+
+// finishRepair admits the repair's final flush; when the target has done it, it votes (R07).
+func (c *core) finishRepair(tok repairToken) error {
+	if !c.repairing(tok) {
+		return ErrSuperseded
+	}
+	if err := c.step(tok.replica, EventRepairFinish, nil); err != nil {
+		return err
+	}
+	c.reps[tok.replica].final = c.admit(Op{Kind: Flush}, nil)
+	c.settle()
+	return nil
+}
+
+// finishRepairs makes voters of the targets whose final flush is done.
+func (c *core) finishRepairs() {
+	for r := range c.lim.n {
+		rep := &c.reps[r]
+		if rep.repair == repairFinishing && rep.flushed > 0 && rep.vouched >= rep.final {
+			_ = c.step(r, EventRepairDone, nil) // allowed while finishing in an active activation
+		}
+	}
+}
+
+// abortRepair ends a repair without success.
+func (c *core) abortRepair(tok repairToken, cause error) error {
+	if !c.repairing(tok) {
+		return ErrSuperseded
+	}
+	return c.apply(tok.replica, EventRepairAbort, cause)
+}
+
+// endRepair ends the ticket. Of copies that go on, the halves that were not sent are written off on either side, which
+// faults nobody; what was sent stays outstanding until it is answered or its connection ends (R20).
+func (c *core) endRepair(r int, cause error) {
+	rep := &c.reps[r]
+	rep.repair, rep.final = repairNone, 0
+	end := repairEnd{replica: r, ticket: rep.ticket}
+	if rep.state.Phase != Voting {
+		end.err = &EndedError{What: "repair", Cause: cause}
+	}
+	c.fx.repairs = append(c.fx.repairs, end)
+	c.each(func(id JobID, s *slot) {
+		if s.kind == Copy && targetOf(s) == r {
+			c.writeOff(id, s, s.open()&^s.sent)
+		}
+	})
+}

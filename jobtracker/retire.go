@@ -1,0 +1,98 @@
+package jobtracker
+
+// retire passes everything up to the last fence that is terminal on all replicas. What is not decided or still in
+// flight moves to the side as a straggler and retires on its own completion (J11).
+func (c *core) retire() {
+	c.retireStragglers()
+	if c.retireTo < c.base {
+		return
+	}
+	from, to := c.base, c.retireTo
+	c.waiters = c.waiters[:0]
+	for id := from; id <= to; id++ {
+		s := c.slot(id)
+		if s.flags&flagDecided != 0 && s.open() == 0 {
+			c.gone(id, s)
+			continue
+		}
+		c.side = append(c.side, straggler{id: id, slot: *s})
+		c.takeWaiters(id)
+		c.ord.retire(id)
+		if s.kind.writes() || s.kind == Copy {
+			c.retiredWrite = id
+		}
+	}
+	c.base = to + 1
+	for _, w := range c.waiters {
+		if s := c.find(w.id); s != nil && s.queued>>w.replica&1 != 0 {
+			c.consider(w.id, s, w.replica)
+		}
+	}
+	c.todo |= todoPhase
+}
+
+// waiter is a job that waited for one that is not ordered any more.
+type waiter struct {
+	id      JobID
+	replica int
+}
+
+// takeWaiters empties the lists of who waits for the job.
+func (c *core) takeWaiters(id JobID) {
+	for r := range c.lim.n {
+		on := c.link(id, r)
+		for head := on.head; head != 0; {
+			w := id + JobID(head)
+			at := c.link(w, r)
+			head, at.next = at.next, 0
+			c.waiters = append(c.waiters, waiter{id: w, replica: r})
+		}
+		on.head = 0
+	}
+}
+
+// retireStragglers lets go of the stragglers that are decided and terminal everywhere by now.
+func (c *core) retireStragglers() {
+	keep := c.side[:0]
+	for i := range c.side {
+		if g := &c.side[i]; g.flags&flagDecided != 0 && g.open() == 0 {
+			c.gone(g.id, &g.slot)
+			c.todo |= todoPhase
+		} else {
+			keep = append(keep, *g)
+		}
+	}
+	clear(c.side[len(keep):])
+	c.side = keep
+}
+
+// gone takes leave of a job.
+func (c *core) gone(id JobID, s *slot) {
+	c.ord.retire(id)
+	if s.kind.writes() || s.kind == Copy {
+		c.retiredWrite = max(c.retiredWrite, id)
+	}
+	c.stats.retired.Inc()
+	if s.handle != nil {
+		c.fx.retired = append(c.fx.retired, s.handle)
+	}
+	s.handle = nil
+}
+
+// replayable tells whether everything that the replica may have lost with its connection is still in the table: a
+// barrier retires without making durable (J12).
+func (c *core) replayable(r int) bool { return c.reps[r].vouched >= c.retiredWrite }
+
+// autoSync admits the flush or barrier without which the table would only grow (J26). It never waits (J22).
+func (c *core) autoSync() {
+	if c.phase != Active || c.workJobs < c.lim.autoSyncJobs && c.workBytes < c.lim.autoSyncBytes {
+		return
+	}
+	switch {
+	case c.lim.autoSync == SyncOff:
+	case c.lim.autoSync == SyncBarrier || c.mode.ReadOnly:
+		c.admit(Op{Kind: Barrier}, nil)
+	default:
+		c.admit(Op{Kind: Flush}, nil)
+	}
+}
