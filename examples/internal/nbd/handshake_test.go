@@ -2,6 +2,7 @@ package nbd
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"testing"
@@ -152,7 +153,7 @@ func TestServerEndsHandshake(t *testing.T) {
 			s := serve(t, twoExports())
 			expect(t, s.peer, greeting)
 			say(t, s.peer, tc.say)
-			if tc.want == io.ErrUnexpectedEOF {
+			if errors.Is(tc.want, io.ErrUnexpectedEOF) {
 				_ = s.peer.Close()
 			} else {
 				_, err := s.peer.Read(make([]byte, 1))

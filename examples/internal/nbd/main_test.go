@@ -1,6 +1,7 @@
 package nbd
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -207,6 +208,8 @@ func (s *script) Close() error {
 	s.close()
 	return nil
 }
+
+func bufioReader(r io.Reader) *bufio.Reader { return bufio.NewReaderSize(r, readBuffer) }
 
 // The wire, written down once more for tests that must not believe the package.
 

@@ -190,6 +190,10 @@ func TestParseURIRefuses(t *testing.T) {
 		{"nbd+unix:///x?socket=%00a", "NUL"},
 		{"nbd+unix://h/x?socket=s", "host"},
 		{"nbd://h/%", "escape"},
+		{"nbd://::", "host"},
+		{"nbd://:::1/x", "host"},
+		{"nbd://a%25b/x", "host"},
+		{"nbd://[::1", "host"},
 	} {
 		_, err := ParseURI(tc.in)
 		require.ErrorIs(t, err, ErrURI, tc.in)

@@ -94,18 +94,16 @@ func TestServerHandsOverWhatWasAsked(t *testing.T) {
 		{call(CmdCache, 0, 1, 2), nil},
 		{call(CmdWriteZeroes, FlagNoHole|FlagFastZero, 1, 2), ENOTSUP},
 	} {
-		answered := make(chan Request, 1)
+		answered := make(chan Call, 1)
 		go func() {
 			r := <-m.reqs
-			answered <- Request{Header: r.Header, Data: bytes.Clone(r.Data)}
+			answered <- Call{Header: r.Header, Payload: bytes.Clone(r.Data)}
 			r.Release()
 			r.Reply(tc.fail)
 		}()
 		got := do(t, c, tc.call, nil)
 		require.Equal(t, ErrnoOf(tc.fail), got.Errno)
-		seen := <-answered
-		require.Equal(t, tc.call.Header, seen.Header)
-		require.Equal(t, tc.call.Payload, seen.Data)
+		require.Equal(t, tc.call, <-answered)
 	}
 }
 
@@ -359,7 +357,7 @@ func TestServerEndsTransmission(t *testing.T) {
 			s, c := backed(t, newManual())
 			require.Equal(t, EINVAL, do(t, c, call(0xff, 0, 0, 0), nil).Errno, "the handshake is over on both sides")
 			say(t, c.nc, tc.say)
-			if tc.want == nil && tc.say != nil || tc.want == ErrProtocol {
+			if tc.want == nil && tc.say != nil || errors.Is(tc.want, ErrProtocol) {
 				_, err := c.Receive(noData)
 				require.ErrorIs(t, err, io.EOF, "the server hung up")
 			}

@@ -3,6 +3,7 @@ package nbd
 import (
 	"errors"
 	"net"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
@@ -101,6 +102,8 @@ func tcpURI(u *url.URL, socket, export string) (URI, string) {
 		return URI{}, "socket is for nbd+unix"
 	case u.Hostname() == "":
 		return URI{}, "nbd needs a host"
+	case !isHost(u.Host, u.Hostname()):
+		return URI{}, "host is neither a name nor an address"
 	}
 	port := DefaultPort
 	if p := u.Port(); p != "" {
@@ -111,6 +114,15 @@ func tcpURI(u *url.URL, socket, export string) (URI, string) {
 		port = int(n)
 	}
 	return URI{Network: "tcp", Address: net.JoinHostPort(u.Hostname(), strconv.Itoa(port)), Export: export}, ""
+}
+
+// isHost refuses what would read differently once it is joined with a port.
+func isHost(raw, host string) bool {
+	if strings.HasPrefix(raw, "[") {
+		addr, err := netip.ParseAddr(host)
+		return err == nil && addr.Is6()
+	}
+	return !strings.ContainsAny(host, ":%[]")
 }
 
 // String is the inverse of ParseURI.
