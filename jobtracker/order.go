@@ -50,15 +50,18 @@ const (
 // Reader lists are cons cells in an arena, so that splitting a segment shares the list. Retirement
 // sets one bit, which is looked at when an answer is put together. An orderAll starts afresh.
 //
-// # Memory
+// # Memory and time
 //
-// Without an orderAll, dead slots, cells and segments are swept whenever the number of slots has
-// doubled since the last sweep. Let n be the largest number of unretired operations since that sweep. Where
-// operations are retired after those they were told to wait for, there are at most 2n+[sweepMin]+2
-// slots, twice as many segments, [maxShare] times as many cells; orderBytes in the tests turns that
-// into bytes. Each operation retired before one it was to wait for can add two segments that last
-// as long as the other does: which blocks are free within the range of an outstanding operation is
+// An orderAll forgets everything else. Without one, dead slots, cells and segments are swept whenever the number of
+// slots has doubled since the last sweep, at [sweepMin] the earliest. Let n be the largest number of unretired
+// operations since then. Where operations are retired after those they were told to wait for, there are at most
+// 2n+[sweepMin]+2 slots, twice as many segments and [maxShare] times as many cells, in all less than 256 KiB + 300n
+// bytes; between 60 and 100n where n is large. Each operation retired before one it was to wait for can add two
+// segments that last as long as the other does: which blocks are free within the range of an outstanding operation is
 // an arbitrary set, and exact answers need all of it.
+//
+// An add finds its place by bisection and moves the segments behind it: 4 to 6 uncontended lock holds up to a
+// thousand segments, 24 bytes moved for each beyond.
 type order struct {
 	// ids maps slots to operations. Invariant: strictly ascending from slotFloor+1 on, and above the
 	// floor.
