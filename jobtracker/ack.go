@@ -116,7 +116,7 @@ func (c *core) decideBad(id JobID, s *slot) {
 	// It was acknowledged early. Flushes behind it fail, and so do those that are admitted until one has (J18).
 	c.lost, c.lostFrom = err, c.next
 	c.stats.lost.Inc()
-	c.event(Event{Kind: WriteLost, Job: id, Cause: err})
+	c.fx.event(Event{Kind: WriteLost, Job: id, Cause: err})
 	c.each(func(f JobID, s *slot) {
 		if f > id && s.kind == Flush && s.flags&flagResolved == 0 {
 			s.flags |= flagDoomed
@@ -167,7 +167,7 @@ func (c *core) resolve(id JobID, s *slot, err *JobError) {
 		c.stats.failed.Inc()
 	}
 	if s.handle != nil {
-		c.fx.resolved = append(c.fx.resolved, resolution{handle: s.handle, err: err})
+		c.fx.resolve(resolution{handle: s.handle, err: err})
 	} else if err != nil && c.phase == Deactivating && s.kind.fences() {
 		c.syncErr = err
 	}

@@ -47,7 +47,7 @@ func (c *core) activate(o ActivateOptions) error {
 func (c *core) setPhase(to Activation, cause error) {
 	c.phase = to
 	c.stats.phase.Store(uint32(to))
-	c.event(Event{Kind: ActivationChanged, Phase: to, Cause: cause})
+	c.fx.event(Event{Kind: ActivationChanged, Phase: to, Cause: cause})
 }
 
 // connect opens a connection for a replica, if what it says of itself can be true.
@@ -201,7 +201,7 @@ func (c *core) compare() {
 		}
 	}
 	if !clean || bits.OnesCount8(equal) < c.lim.quorum && !c.mode.ReadOnly {
-		c.event(Event{Kind: ReconcileNeeded})
+		c.fx.event(Event{Kind: ReconcileNeeded})
 		return
 	}
 	c.begin(equal)
@@ -219,7 +219,7 @@ func (c *core) begin(joining uint8) {
 		}
 	}
 	c.setPhase(Active, nil)
-	c.fx.phases = append(c.fx.phases, phaseEnd{begun: true})
+	c.fx.phase(phaseEnd{begun: true})
 }
 
 // deactivate lets what was admitted run to its end, makes it durable, and ends the activation.
@@ -261,6 +261,7 @@ func (c *core) end(cause, result error, to Activation) {
 		}
 		c.gone(id, s)
 	})
+	c.stats.retired.Add(uint64(c.next-c.base) + uint64(len(c.side)))
 	c.base, c.side, c.ord = c.next, nil, order{}
 	clear(c.ring)
 	c.lost, c.lostFrom, c.retireTo, c.retiredWrite, c.lastWrite = nil, 0, 0, 0, 0
@@ -273,7 +274,7 @@ func (c *core) end(cause, result error, to Activation) {
 	}
 	c.cause = cause
 	c.setPhase(to, cause)
-	c.fx.phases = append(c.fx.phases, phaseEnd{cause: cause, err: result})
+	c.fx.phase(phaseEnd{cause: cause, err: result})
 	c.todo = 0
 }
 

@@ -110,7 +110,7 @@ func (c *Conn[P]) next(ctx context.Context, one *Dispatch[P], many []Dispatch[P]
 			} else {
 				k.stats.replicas[c.token.replica].dispatched.Add(uint64(n))
 				if rep.senders > 0 && rep.ready.Len() > 0 {
-					k.fx.wake |= 1 << c.token.replica
+					k.fx.rouse(1 << c.token.replica)
 				}
 			}
 			return nil

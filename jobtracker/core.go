@@ -84,6 +84,7 @@ type replica struct {
 	held      uint32 // jobs that are Held here
 	heldBytes int64
 	sent      uint32 // jobs that are Sent here
+	answers   uint32 // accepted and not yet in the counters
 
 	vouched JobID  // the last flush done here: what changes before it is durable
 	flushed uint64 // and its number

@@ -33,7 +33,7 @@ func (c *core) makeReady(id JobID, r int) {
 	rep := &c.reps[r]
 	rep.ready.Push(id)
 	if rep.senders > 0 {
-		c.fx.wake |= 1 << r
+		c.fx.rouse(1 << r)
 	}
 }
 
@@ -109,7 +109,8 @@ func (c *core) pop(r int) (JobID, *slot) {
 		if rep.sent++; rep.sent == 1 {
 			rep.answered = true // the deadline counts from here
 			if rep.replyAt.IsZero() && c.lim.replyLook > 0 {
-				rep.armReply, c.fx.arm = true, true
+				rep.armReply = true
+				c.fx.time()
 			}
 		}
 		if c.lim.order == ReplicaOrders {

@@ -12,7 +12,16 @@ type effects struct {
 	phases   []phaseEnd
 	wake     uint8 // replicas whose senders have something to send
 	arm      bool  // a deadline wants the time
+	due      due   // which of them there are
 }
+
+// due says which effects there are, so that the gate looks at one byte when there are none.
+type due uint8
+
+const (
+	dueJobs due = 1 << iota // resolved, retired, wake
+	dueRare                 // everything else
+)
 
 type resolution struct {
 	handle any
@@ -44,24 +53,32 @@ type phaseEnd struct {
 	err   error // for who asked for the end
 }
 
-func (f *effects) any() bool {
-	return len(f.resolved)|len(f.retired)|len(f.admitted)|len(f.ended)|len(f.repairs)|len(f.events)|len(f.phases)|int(f.wake) != 0 || f.arm
-}
-
 // reset forgets the effects and keeps the memory, but nothing alive.
 func (f *effects) reset() {
 	clear(f.resolved)
 	clear(f.retired)
-	clear(f.admitted)
-	clear(f.ended)
-	clear(f.repairs)
-	clear(f.events)
-	clear(f.phases)
-	*f = effects{
-		resolved: f.resolved[:0], retired: f.retired[:0], admitted: f.admitted[:0], ended: f.ended[:0],
-		repairs: f.repairs[:0], events: f.events[:0], phases: f.phases[:0],
+	f.resolved, f.retired, f.wake = f.resolved[:0], f.retired[:0], 0
+	if f.due&dueRare != 0 {
+		clear(f.admitted)
+		clear(f.ended)
+		clear(f.repairs)
+		clear(f.events)
+		clear(f.phases)
+		f.admitted, f.ended, f.repairs = f.admitted[:0], f.ended[:0], f.repairs[:0]
+		f.events, f.phases, f.arm = f.events[:0], f.phases[:0], false
 	}
+	f.due = 0
 }
+
+func (f *effects) resolve(r resolution) { f.resolved, f.due = append(f.resolved, r), f.due|dueJobs }
+func (f *effects) retire(handle any)    { f.retired, f.due = append(f.retired, handle), f.due|dueJobs }
+func (f *effects) rouse(mask uint8)     { f.wake, f.due = f.wake|mask, f.due|dueJobs }
+func (f *effects) admit(a admission)    { f.admitted, f.due = append(f.admitted, a), f.due|dueRare }
+func (f *effects) end(e connEnd)        { f.ended, f.due = append(f.ended, e), f.due|dueRare }
+func (f *effects) repair(e repairEnd)   { f.repairs, f.due = append(f.repairs, e), f.due|dueRare }
+func (f *effects) event(e Event)        { f.events, f.due = append(f.events, e), f.due|dueRare }
+func (f *effects) phase(e phaseEnd)     { f.phases, f.due = append(f.phases, e), f.due|dueRare }
+func (f *effects) time()                { f.arm, f.due = true, f.due|dueRare }
 
 // EventKind is what an [Event] tells.
 type EventKind uint8
@@ -95,5 +112,3 @@ type Event struct {
 	Job     JobID      // ReadMismatch, WriteLost
 	Cause   error      // why
 }
-
-func (c *core) event(e Event) { c.fx.events = append(c.fx.events, e) }

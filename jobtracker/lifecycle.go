@@ -18,8 +18,9 @@ func (c *core) step(r int, e ReplicaEvent, cause error) error {
 	rep.state = to
 	rep.cause = cause
 	c.mask(r)
+	c.fx.time() // deadlines may come or go
 	a := actionsOf(from, to)
-	c.event(Event{Kind: ReplicaChanged, Replica: r, From: from, To: to, Conn: rep.conn, Cause: cause})
+	c.fx.event(Event{Kind: ReplicaChanged, Replica: r, From: from, To: to, Conn: rep.conn, Cause: cause})
 	switch {
 	case a.endConn:
 		c.cut(r, a.hold, cause)
@@ -30,7 +31,7 @@ func (c *core) step(r int, e ReplicaEvent, cause error) error {
 	}
 	rep.armOffline = false
 	if to.Home == HomeOffline && !to.Connected() {
-		rep.armOffline, c.fx.arm = c.lim.offlineFor > 0, true
+		rep.armOffline = c.lim.offlineFor > 0
 	} else {
 		rep.offlineAt = noTime
 	}
@@ -62,10 +63,11 @@ func (c *core) mask(r int) {
 // for is kept for replay; else everything that is not terminal is written off.
 func (c *core) cut(r int, hold bool, cause error) {
 	rep, bit := &c.reps[r], uint8(1)<<r
-	c.fx.ended = append(c.fx.ended, connEnd{replica: r, conn: rep.conn, cause: cause})
+	c.fx.end(connEnd{replica: r, conn: rep.conn, cause: cause})
 	rep.ready.Clear()
 	rep.senders = 0
 	rep.armReply, rep.replyAt = false, noTime
+	c.publish(r)
 	c.each(func(id JobID, s *slot) {
 		s.here &^= bit
 		s.clear &^= bit

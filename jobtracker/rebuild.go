@@ -105,7 +105,7 @@ func (c *core) endRepair(r int, cause error) {
 	if rep.state.Phase != Voting {
 		end.err = &EndedError{What: "repair", Cause: cause}
 	}
-	c.fx.repairs = append(c.fx.repairs, end)
+	c.fx.repair(end)
 	c.each(func(id JobID, s *slot) {
 		if s.kind == Copy && targetOf(s) == r {
 			c.writeOff(id, s, s.open()&^s.sent)

@@ -8,6 +8,7 @@ func (c *core) retire() {
 		return
 	}
 	from, to := c.base, c.retireTo
+	moved := len(c.side)
 	c.waiters = c.waiters[:0]
 	for id := from; id <= to; id++ {
 		s := c.slot(id)
@@ -23,6 +24,7 @@ func (c *core) retire() {
 		}
 	}
 	c.base = to + 1
+	c.stats.retired.Add(uint64(to-from) + 1 - uint64(len(c.side)-moved))
 	for _, w := range c.waiters {
 		if s := c.find(w.id); s != nil && s.queued>>w.replica&1 != 0 {
 			c.consider(w.id, s, w.replica)
@@ -62,6 +64,7 @@ func (c *core) retireStragglers() {
 			keep = append(keep, *g)
 		}
 	}
+	c.stats.retired.Add(uint64(len(c.side) - len(keep)))
 	clear(c.side[len(keep):])
 	c.side = keep
 }
@@ -72,9 +75,8 @@ func (c *core) gone(id JobID, s *slot) {
 	if s.kind.writes() || s.kind == Copy {
 		c.retiredWrite = max(c.retiredWrite, id)
 	}
-	c.stats.retired.Inc()
 	if s.handle != nil {
-		c.fx.retired = append(c.fx.retired, s.handle)
+		c.fx.retire(s.handle)
 	}
 	s.handle = nil
 }

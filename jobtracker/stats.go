@@ -47,7 +47,7 @@ func (s *Stats) Orphaned() uint64 {
 type ReplicaStats struct {
 	State      ReplicaState
 	Dispatched uint64 // jobs handed to its sender, replays included
-	Answered   uint64 // completions accepted
+	Answered   uint64 // completions accepted; up to 15 fewer while the replica owes answers
 	Failed     uint64 // of these, bad ones
 }
 

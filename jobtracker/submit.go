@@ -60,7 +60,7 @@ func (c *core) admitWaiting() {
 				return
 			}
 			id := c.admit(a.op, a.handle)
-			c.fx.admitted = append(c.fx.admitted, admission{handle: a.handle, id: id})
+			c.fx.admit(admission{handle: a.handle, id: id})
 		}
 		c.waiting.Pop()
 	}
@@ -70,7 +70,7 @@ func (c *core) admitWaiting() {
 func (c *core) refuseWaiting(cause error) {
 	for a, ok := c.waiting.Pop(); ok; a, ok = c.waiting.Pop() {
 		if a.handle != nil {
-			c.fx.admitted = append(c.fx.admitted, admission{handle: a.handle, err: &EndedError{What: "admission", Cause: cause}})
+			c.fx.admit(admission{handle: a.handle, err: &EndedError{What: "admission", Cause: cause}})
 		}
 	}
 }

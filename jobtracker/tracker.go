@@ -82,7 +82,7 @@ func (t *Tracker[P]) do(c *Conn[P], id JobID, fn func(*core) error) error {
 	} else {
 		err = fn(&t.core)
 	}
-	if !t.core.fx.any() {
+	if t.core.fx.due == 0 {
 		t.mu.Unlock()
 		return err
 	}
@@ -110,9 +110,8 @@ func (t *Tracker[P]) do(c *Conn[P], id JobID, fn func(*core) error) error {
 // +checklocks:t.mu
 func (t *Tracker[P]) takeLocked() (drain bool) {
 	fx := &t.core.fx
-	for i := range fx.admitted {
-		a := &fx.admitted[i]
-		a.handle.(*Job[P]).admit(a.id, a.err)
+	if fx.due&dueRare != 0 {
+		t.takeRareLocked(fx)
 	}
 	for i := range fx.resolved {
 		r := &fx.resolved[i]
@@ -135,9 +134,6 @@ func (t *Tracker[P]) takeLocked() (drain bool) {
 			c.rouse()
 		}
 	}
-	if len(fx.events) > 0 || fx.arm {
-		t.takeRareLocked(fx)
-	}
 	fx.reset()
 	t.core.behind = t.calls.Len() >= t.core.lim.maxCallbacks
 	return t.calls.Start()
@@ -147,6 +143,9 @@ func (t *Tracker[P]) takeLocked() (drain bool) {
 //
 // +checklocks:t.mu
 func (t *Tracker[P]) takeRareLocked(fx *effects) {
+	for _, a := range fx.admitted {
+		a.handle.(*Job[P]).admit(a.id, a.err)
+	}
 	for _, e := range fx.ended {
 		if c := t.conns[e.replica]; c != nil && c.token.conn == e.conn {
 			c.cause = e.cause
@@ -223,7 +222,7 @@ func (t *Tracker[P]) tick() {
 	_ = t.do(nil, 0, func(k *core) error { // no error is possible
 		t.tickedLocked()
 		k.tick(time.Now())
-		k.fx.arm = true
+		k.fx.time()
 		return nil
 	})
 }

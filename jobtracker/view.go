@@ -126,15 +126,15 @@ func (c *core) appendState(b []byte) []byte {
 			b = binary.AppendUvarint(b, v)
 		}
 	}
-	u(uint64(c.phase), c.generation, flag(c.mode.Create), flag(c.mode.ReadOnly), c.top.generation, c.top.flush, flag(c.wrote), c.flushes)
+	u(uint64(c.phase), c.generation, oneIf(c.mode.Create), oneIf(c.mode.ReadOnly), c.top.generation, c.top.flush, oneIf(c.wrote), c.flushes)
 	b = append(b, c.device[:]...)
 	u(uint64(c.conns), c.ticket, uint64(c.base), uint64(c.next), uint64(c.lostFrom), uint64(c.retireTo), uint64(c.retiredWrite),
 		uint64(c.lastWrite), c.workJobs, uint64(c.workBytes))
 	for r := range c.lim.n {
 		rep := &c.reps[r]
 		u(uint64(packState(rep.state)), uint64(rep.conn), uint64(rep.repair), rep.ticket, uint64(rep.final), rep.hello.generation,
-			rep.hello.flush, flag(rep.blank), flag(rep.dirty), uint64(rep.jobs), uint64(rep.bytes), uint64(rep.held),
-			uint64(rep.heldBytes), uint64(rep.sent), uint64(rep.vouched), rep.flushed, flag(rep.answered), uint64(rep.looks),
+			rep.hello.flush, oneIf(rep.blank), oneIf(rep.dirty), uint64(rep.jobs), uint64(rep.bytes), uint64(rep.held),
+			uint64(rep.heldBytes), uint64(rep.sent), uint64(rep.vouched), rep.flushed, oneIf(rep.answered), uint64(rep.looks),
 			uint64(rep.replyAt.UnixNano()), uint64(rep.offlineAt.UnixNano()))
 		b = append(b, rep.named[:]...)
 		b = append(b, text(rep.cause)...)
@@ -145,17 +145,17 @@ func (c *core) appendState(b []byte) []byte {
 	for i := range c.waiting.Len() {
 		a := c.waiting.At(i)
 		if a.handle != nil {
-			u(a.seq, uint64(a.op.Kind), a.op.Start, a.op.Blocks, flag(a.op.FUA), flag(a.op.Snapshot))
+			u(a.seq, uint64(a.op.Kind), a.op.Start, a.op.Blocks, oneIf(a.op.FUA), oneIf(a.op.Snapshot))
 		}
 	}
 	c.each(func(id JobID, s *slot) {
-		u(uint64(id), uint64(s.kind), s.start, uint64(s.blocks), s.aux, uint64(s.flags), flag(s.handle != nil))
+		u(uint64(id), uint64(s.kind), s.start, uint64(s.blocks), s.aux, uint64(s.flags), oneIf(s.handle != nil))
 		b = append(b, s.queued, s.spare, s.held, s.sent, s.done, s.failed, s.skipped, s.voters, s.charged, s.here)
 	})
 	return c.ord.appendState(b)
 }
 
-func flag(on bool) uint64 {
+func oneIf(on bool) uint64 {
 	if on {
 		return 1
 	}
