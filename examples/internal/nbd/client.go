@@ -38,7 +38,8 @@ func (r Reply) Err() error {
 // Lookup tells Receive about the call that a reply answers: length is the number of bytes that the
 // server sends if it succeeded, so a read's Length and zero for everything else; dst is where they go. What
 // does not fit into dst is skipped, so nil skips all. ok is false for a cookie that nobody waits for.
-// It is called once for each reply, failed ones too, by Receive's goroutine with no lock held.
+// It is called once for each reply, failed ones too, by Receive's goroutine with no lock held. A nil
+// Lookup knows no cookie.
 type Lookup func(cookie uint64) (length uint32, dst []byte, ok bool)
 
 // Client is a connection in its transmission phase, from Dial or NewClient. Send and Receive are its halves,
@@ -158,6 +159,9 @@ func (c *Client) receive(lookup Lookup) (Reply, error) {
 	errno, cookie, err := decodeSimpleReply(&c.header)
 	if err != nil {
 		return Reply{}, err
+	}
+	if lookup == nil {
+		return Reply{}, &UnknownCookieError{Cookie: cookie, Errno: errno}
 	}
 	length, dst, ok := lookup(cookie)
 	if !ok {

@@ -142,10 +142,12 @@ func TestReceiveEndsForGood(t *testing.T) {
 			require.Equal(t, first, err)
 		})
 	}
-	_, err := scripted(wireSimple(5, 9, nil)).Receive(func(uint64) (uint32, []byte, bool) { return 0, nil, false })
-	var unknown *UnknownCookieError
-	require.ErrorAs(t, err, &unknown)
-	require.Equal(t, &UnknownCookieError{Cookie: 9, Errno: EIO}, unknown)
+	for _, lookup := range []Lookup{nil, func(uint64) (uint32, []byte, bool) { return 0, nil, false }} {
+		_, err := scripted(wireSimple(5, 9, nil)).Receive(lookup)
+		var unknown *UnknownCookieError
+		require.ErrorAs(t, err, &unknown)
+		require.Equal(t, &UnknownCookieError{Cookie: 9, Errno: EIO}, unknown)
+	}
 }
 
 // TestHalfCloseDrains: after CloseWrite everything sent is answered, and then comes io.EOF.

@@ -173,7 +173,9 @@ func (s *Server) run(c *conn) error {
 
 // Shutdown takes no more connections, ends those still in the handshake, answers new requests with ESHUTDOWN,
 // waits until what the backends have is answered and written, and closes. It returns nil when all is
-// done, or the cause of ctx's end after a Close. It is idempotent.
+// done, or the cause of ctx's end after a Close. It is idempotent. A client that is sending at the end may
+// see its connection reset, which says nothing of what it has not been answered. What a backend still has of
+// connections that were lost is not waited for, here as in Close: that is the backend's to do.
 func (s *Server) Shutdown(ctx context.Context) error {
 	for _, c := range s.stopAccepting() {
 		c.stop()
