@@ -61,17 +61,22 @@ func (c *core) publish(r int) {
 	c.reps[r].answers = 0
 }
 
-// stale is the refusal of a call on a connection that has ended; with a job it is an orphan.
-func (c *core) stale(tok connToken, id JobID, cause error) error {
-	var live ConnID
-	if rep := &c.reps[tok.replica]; rep.state.Connected() {
-		live = rep.conn
-	}
-	if id == 0 {
-		return &ConnError{Replica: tok.replica, Conn: tok.conn, Current: live, Cause: cause}
-	}
+// stale is the refusal of a call on a connection that has ended.
+func (c *core) stale(tok connToken, cause error) error {
+	return &ConnError{Replica: tok.replica, Conn: tok.conn, Current: c.liveConn(tok.replica), Cause: cause}
+}
+
+// late is the refusal of a completion on a connection that has ended, whatever job it names.
+func (c *core) late(tok connToken, id JobID, cause error) error {
 	c.stats.orphans[OrphanStaleConn].Inc()
-	return &OrphanError{Job: id, Conn: tok.conn, Current: live, Cause: cause, Replica: uint8(tok.replica)}
+	return &OrphanError{Job: id, Conn: tok.conn, Current: c.liveConn(tok.replica), Cause: cause, Replica: uint8(tok.replica)}
+}
+
+func (c *core) liveConn(r int) ConnID {
+	if rep := &c.reps[r]; rep.state.Connected() {
+		return rep.conn
+	}
+	return 0
 }
 
 // orphan is the typed refusal of a completion; only its count changes.

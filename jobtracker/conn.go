@@ -179,7 +179,20 @@ func (c *Conn[P]) rouse() {
 // Complete applies the replica's answer to a job. What cannot be applied is returned as an *[OrphanError], counted by
 // reason, and changes nothing: it is never a reason to stop.
 func (c *Conn[P]) Complete(id JobID, res Result) error {
+	if id == 0 {
+		return c.completeNone(&res)
+	}
 	return c.t.do(c, id, func(k *core) error { return k.complete(c.token, id, &res) })
+}
+
+// completeNone refuses a completion that names no job: to the gate it would look like a call that is no completion.
+func (c *Conn[P]) completeNone(res *Result) error {
+	return c.t.do(nil, 0, func(k *core) error {
+		if !k.current(c.token) {
+			return k.late(c.token, 0, c.cause)
+		}
+		return k.complete(c.token, 0, res)
+	})
 }
 
 // CompleteBatch is Complete for many replies in one lock, in their order; a job named twice is a duplicate the second
@@ -189,7 +202,7 @@ func (c *Conn[P]) CompleteBatch(batch []Completion) (refused int) {
 		for i := range batch {
 			b := &batch[i]
 			if !k.current(c.token) { // ended by a failure within this batch
-				b.Err = k.stale(c.token, b.ID, k.reps[c.token.replica].cause)
+				b.Err = k.late(c.token, b.ID, k.reps[c.token.replica].cause)
 			} else {
 				b.Err = k.complete(c.token, b.ID, &b.Result)
 			}

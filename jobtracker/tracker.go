@@ -69,18 +69,21 @@ func New[P any](cfg Config[P]) (*Tracker[P], error) {
 }
 
 // do is the gate: the only place where the tracker's lock is acquired. It checks the caller's connection, if there is
-// one, in the same hold in which fn gets the state; id is the job that the call is about, if any. When the hold is
-// over it does what the change asks for: wakes first, then callbacks, in order, by one goroutine at a time.
+// one, in the same hold in which fn gets the state; id is the job that a completion is for, if it is one. When the hold
+// is over it does what the change asks for: wakes first, then callbacks, in order, by one goroutine at a time.
 func (t *Tracker[P]) do(c *Conn[P], id JobID, fn func(*core) error) error {
 	if t.cfg.Gap != nil {
 		t.cfg.Gap()
 	}
 	t.mu.Lock()
 	var err error
-	if c != nil && !t.core.current(c.token) {
-		err = t.core.stale(c.token, id, c.cause)
-	} else {
+	switch {
+	case c == nil || t.core.current(c.token):
 		err = fn(&t.core)
+	case id != 0:
+		err = t.core.late(c.token, id, c.cause)
+	default:
+		err = t.core.stale(c.token, c.cause)
 	}
 	if t.core.fx.due == 0 {
 		t.mu.Unlock()
