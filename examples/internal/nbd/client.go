@@ -195,7 +195,7 @@ func (c *Client) skip(n uint32) error {
 // ends Send all the same and returns ErrNoHalfClose. It is idempotent.
 func (c *Client) CloseWrite() error {
 	c.writeClosed.Store(true)
-	// A stopped server takes no more: without the deadline, Send would hold its piece of the stream for ever.
+	// The deadline ends a Send that a stopped server holds, on connections too that have no half-close.
 	if err := c.nc.SetWriteDeadline(time.Unix(1, 0)); err != nil {
 		return lost("half-close", err)
 	}

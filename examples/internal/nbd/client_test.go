@@ -246,9 +246,16 @@ func TestCloseWriteEndsASend(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
+// TestCloseWriteWithoutHalfClose: it ends a Send all the same.
 func TestCloseWriteWithoutHalfClose(t *testing.T) {
 	_, c := backed(t, newManual())
+	ended := make(chan error, 1)
+	go func() { // the backend holds the first, so that the server reads no further than its buffer
+		huge := call(CmdWrite, 0, 0, testSize)
+		ended <- c.Send(call(CmdTrim, 0, 0, 1), huge)
+	}()
 	require.ErrorIs(t, c.CloseWrite(), ErrNoHalfClose)
+	require.ErrorIs(t, <-ended, ErrWriteClosed)
 	require.ErrorIs(t, c.Send(Call{}), ErrWriteClosed)
 }
 
