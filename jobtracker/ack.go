@@ -214,7 +214,7 @@ func (c *core) ended(id JobID, s *slot) {
 func (c *core) closed(id JobID, s *slot) {
 	switch {
 	case id < c.base:
-		c.todo |= todoRetire
+		c.retireStraggler(id, s)
 	case s.kind.fences():
 		c.retireTo = max(c.retireTo, id)
 		c.todo |= todoRetire

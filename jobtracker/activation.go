@@ -148,7 +148,7 @@ func (c *core) look() {
 		switch {
 		case c.voters == 0:
 			c.end(ErrAllFaulted, ErrAllFaulted, Inactive)
-		case c.phase == Deactivating && c.base == c.next && len(c.side) == 0:
+		case c.phase == Deactivating && c.active() == 0:
 			c.end(ErrDeactivated, c.syncResult(), Inactive)
 		}
 	case Inactive, Closed:
@@ -261,8 +261,8 @@ func (c *core) end(cause, result error, to Activation) {
 		}
 		c.gone(id, s)
 	})
-	c.stats.retired.Add(uint64(c.next-c.base) + uint64(len(c.side)))
-	c.base, c.side, c.ord = c.next, nil, order{}
+	c.stats.retired.Add(uint64(c.active()))
+	c.base, c.side, c.sideGone, c.ord = c.next, nil, 0, order{}
 	clear(c.ring)
 	c.lost, c.lostFrom, c.retireTo, c.retiredWrite, c.lastWrite = nil, 0, 0, 0, 0
 	c.workJobs, c.workBytes = 0, 0

@@ -20,7 +20,6 @@ type Retired[P any] struct {
 // call is a callback that waits to be run.
 type call[P any] struct {
 	what    callKind
-	seq     uint64
 	job     *Job[P]
 	payload P
 	event   *Event
@@ -36,12 +35,14 @@ const (
 
 // run runs one callback, with no lock held.
 func (t *Tracker[P]) run(c call[P]) {
+	t.seq++
 	switch c.what {
 	case callResolve:
-		t.cfg.OnResolve(Resolved[P]{Seq: c.seq, Job: c.job, Payload: c.payload, Err: c.job.Err()})
+		t.cfg.OnResolve(Resolved[P]{Seq: t.seq, Job: c.job, Payload: c.payload, Err: c.job.Err()})
 	case callRetire:
-		t.cfg.OnRetire(Retired[P]{Seq: c.seq, Job: c.job, Payload: c.payload})
+		t.cfg.OnRetire(Retired[P]{Seq: t.seq, Job: c.job, Payload: c.payload})
 	case callEvent:
+		c.event.Seq = t.seq
 		if t.cfg.Logger != nil {
 			c.event.log(t.cfg.Logger)
 		}

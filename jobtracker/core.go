@@ -38,6 +38,8 @@ type core struct {
 	ring       []slot
 	links      []link
 	side       []straggler // retirement passed them; ascending
+	sideGone   int         // of these, how many have retired
+	sideAt     [256]uint32 // where in side an id may be, by its last byte; a guess that is checked
 	ord        order
 	deps       []JobID // a power-of-two ring of dependencies; a slot names its part
 	depTail    uint32  // before masking
@@ -66,33 +68,34 @@ type core struct {
 
 // replica is what the core knows of one replica.
 type replica struct {
-	state   ReplicaState
-	conn    ConnID // the present connection, or the last one
-	repair  repairStep
-	ticket  uint64 // of the present or last repair
-	final   JobID  // the final flush of a repair that finishes
-	cause   error  // why it is not active
-	hello   version
-	blank   bool // its hello named no generation
-	dirty   bool // its hello named dirty extents
-	named   ID   // its identity, once it is relied on
-	ready   fifo.Queue[JobID]
-	senders int // senders that wait for a job to be ready
+	// What every job touches comes first, so that it shares cache lines.
+	state    ReplicaState
+	repair   repairStep
+	answered bool              // since the reply deadline was last looked at
+	sent     uint32            // jobs that are Sent here
+	jobs     uint32            // charges: jobs that are not terminal here for the first time
+	answers  uint32            // accepted and not yet in the counters
+	bytes    int64             // of the charges
+	conn     ConnID            // the present connection, or the last one
+	ready    fifo.Queue[JobID] // Queued jobs that nothing blocks; some may have been written off since
+	senders  int               // senders that wait for a job to be ready
 
-	jobs      uint32 // charges: jobs that are not terminal here for the first time
-	bytes     int64  // and their bytes
 	held      uint32 // jobs that are Held here
 	heldBytes int64
-	sent      uint32 // jobs that are Sent here
-	answers   uint32 // accepted and not yet in the counters
+	vouched   JobID  // the last flush done here: what changes before it is durable
+	flushed   uint64 // and its number
 
-	vouched JobID  // the last flush done here: what changes before it is durable
-	flushed uint64 // and its number
+	ticket uint64 // of the present or last repair
+	final  JobID  // the final flush of a repair that finishes
+	cause  error  // why it is not active
+	hello  version
+	blank  bool // its hello named no generation
+	dirty  bool // its hello named dirty extents
+	named  ID   // its identity, once it is relied on
 
 	armReply   bool // to be armed by the next call that has the time
 	armOffline bool
-	answered   bool // since the reply deadline was last looked at
-	looks      int
+	looks      int // of the reply deadline, without an answer
 	replyAt    time.Time
 	offlineAt  time.Time
 }
@@ -104,7 +107,7 @@ type slot struct {
 	start  uint64 // in blocks
 	aux    uint64 // a read's digest, a flush's number, a copy's source and target
 	blocks uint32
-	depAt  uint32 // where its dependencies start in core.deps, before masking
+	depAt  uint32 // where its dependencies start in core.deps, before masking; of a straggler: its index in core.side
 	depN   uint32
 	mark   uint32 // the last search that came by
 	kind   Kind
@@ -142,7 +145,8 @@ type link struct {
 
 // straggler is a job that was in flight or undecided when retirement passed it.
 type straggler struct {
-	id JobID
+	id   JobID
+	gone bool // it has retired since; removed with others
 	slot
 }
 
@@ -191,8 +195,14 @@ func (c *core) find(id JobID) *slot {
 	return nil
 }
 
+// active is how many jobs are in the table.
+func (c *core) active() int { return int(c.next-c.base) + len(c.side) - c.sideGone }
+
 // straggler is the index of id in side, or -1.
 func (c *core) straggler(id JobID) int {
+	if at := int(c.sideAt[id&0xff]); at < len(c.side) && c.side[at].id == id && !c.side[at].gone {
+		return at
+	}
 	low, high := 0, len(c.side)
 	for low < high {
 		mid := (low + high) / 2
@@ -202,7 +212,7 @@ func (c *core) straggler(id JobID) int {
 			high = mid
 		}
 	}
-	if low < len(c.side) && c.side[low].id == id {
+	if low < len(c.side) && c.side[low].id == id && !c.side[low].gone {
 		return low
 	}
 	return -1
@@ -249,7 +259,9 @@ func (c *core) dep(at uint32) JobID { return c.deps[at&uint32(len(c.deps)-1)] }
 // each calls f for every active job in the order of ids. f must not admit or retire.
 func (c *core) each(f func(id JobID, s *slot)) {
 	for i := range c.side {
-		f(c.side[i].id, &c.side[i].slot)
+		if g := &c.side[i]; !g.gone {
+			f(g.id, &g.slot)
+		}
 	}
 	for id := c.base; id < c.next; id++ {
 		f(id, c.slot(id))

@@ -29,6 +29,20 @@ func (c *core) consider(id JobID, s *slot, r int) {
 	at.next, on.head = on.head, uint32(id-b)
 }
 
+// considerAll considers a new job wherever it is queued.
+func (c *core) considerAll(id JobID, s *slot) {
+	if s.depN == 0 {
+		s.clear |= s.queued
+		for m := s.queued; m != 0; m &= m - 1 {
+			c.makeReady(id, first(m))
+		}
+		return
+	}
+	for m := s.queued; m != 0; m &= m - 1 {
+		c.consider(id, s, first(m))
+	}
+}
+
 func (c *core) makeReady(id JobID, r int) {
 	rep := &c.reps[r]
 	rep.ready.Push(id)

@@ -3,7 +3,7 @@ package jobtracker
 // retire passes everything up to the last fence that is terminal on all replicas. What is not decided or still in
 // flight moves to the side as a straggler and retires on its own completion (J11).
 func (c *core) retire() {
-	c.retireStragglers()
+	c.sweepStragglers()
 	if c.retireTo < c.base {
 		return
 	}
@@ -17,6 +17,7 @@ func (c *core) retire() {
 			continue
 		}
 		c.side = append(c.side, straggler{id: id, slot: *s})
+		c.noteStraggler(c.side)
 		c.takeWaiters(id)
 		c.ord.retire(id)
 		if s.kind.writes() || s.kind == Copy {
@@ -53,20 +54,41 @@ func (c *core) takeWaiters(id JobID) {
 	}
 }
 
-// retireStragglers lets go of the stragglers that are decided and terminal everywhere by now.
-func (c *core) retireStragglers() {
+// retireStraggler lets go of a straggler that is decided and terminal everywhere. Its place is given up with others', so
+// that it costs no walk.
+func (c *core) retireStraggler(id JobID, s *slot) {
+	at := &c.side[s.depAt]
+	if at.gone {
+		return
+	}
+	c.gone(id, s)
+	at.gone = true
+	c.sideGone++
+	c.stats.retired.Inc()
+	c.todo |= todoRetire | todoPhase
+}
+
+// noteStraggler takes note of where the last of side is.
+func (c *core) noteStraggler(side []straggler) {
+	at := len(side) - 1
+	side[at].depAt = uint32(at)
+	c.sideAt[side[at].id&0xff] = uint32(at)
+}
+
+// sweepStragglers removes those that have retired once they are the most.
+func (c *core) sweepStragglers() {
+	if 2*c.sideGone <= len(c.side) {
+		return
+	}
 	keep := c.side[:0]
 	for i := range c.side {
-		if g := &c.side[i]; g.flags&flagDecided != 0 && g.open() == 0 {
-			c.gone(g.id, &g.slot)
-			c.todo |= todoPhase
-		} else {
-			keep = append(keep, *g)
+		if !c.side[i].gone {
+			keep = append(keep, c.side[i])
+			c.noteStraggler(keep)
 		}
 	}
-	c.stats.retired.Add(uint64(len(c.side) - len(keep)))
 	clear(c.side[len(keep):])
-	c.side = keep
+	c.side, c.sideGone = keep, 0
 }
 
 // gone takes leave of a job.

@@ -151,14 +151,16 @@ func (c *core) admit(op Op, handle any) JobID {
 		c.admitFence(id, s, op.Snapshot)
 	}
 	c.charge(s)
-	if c.decide(id, s); s.flags&flagBad != 0 {
-		c.writeOff(id, s, s.open()) // nobody has seen it: leave it nowhere
-	} else if c.lim.writeBack && op.Kind.writes() && !op.FUA {
+	if s.voters != c.lim.all { // else nothing can be bad yet
+		if c.decide(id, s); s.flags&flagBad != 0 {
+			c.writeOff(id, s, s.open()) // nobody has seen it: leave it nowhere
+			return id
+		}
+	}
+	if c.lim.writeBack && op.Kind.writes() && !op.FUA {
 		c.resolve(id, s, nil)
 	}
-	for m := s.queued; m != 0; m &= m - 1 {
-		c.consider(id, s, first(m))
-	}
+	c.considerAll(id, s)
 	return id
 }
 

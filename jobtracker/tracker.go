@@ -21,9 +21,7 @@ type Tracker[P any] struct {
 	core core
 	// +checklocks:mu
 	calls callbacks.Queue[call[P]]
-	// seq is that of the last callback queued.
-	// +checklocks:mu
-	seq uint64
+	seq   uint64 // of the last callback run; the drainer's
 	// conns are the present connections.
 	// +checklocks:mu
 	conns [MaxReplicas]*Conn[P]
@@ -120,14 +118,14 @@ func (t *Tracker[P]) takeLocked() (drain bool) {
 		r := &fx.resolved[i]
 		j := r.handle.(*Job[P])
 		if t.cfg.OnResolve != nil {
-			t.pushLocked(call[P]{what: callResolve, job: j, payload: j.payload})
+			t.calls.Push(call[P]{what: callResolve, job: j, payload: j.payload})
 		}
 		j.settle(r.err)
 	}
 	for _, h := range fx.retired {
 		j := h.(*Job[P])
 		if t.cfg.OnRetire != nil {
-			t.pushLocked(call[P]{what: callRetire, job: j, payload: j.payload})
+			t.calls.Push(call[P]{what: callRetire, job: j, payload: j.payload})
 		}
 		var none P
 		j.payload = none
@@ -169,8 +167,6 @@ func (t *Tracker[P]) takeRareLocked(fx *effects) {
 	}
 	for _, e := range fx.events {
 		if t.cfg.OnEvent != nil || t.cfg.Logger != nil {
-			t.seq++
-			e.Seq = t.seq
 			t.calls.Push(call[P]{what: callEvent, event: &e})
 		}
 	}
@@ -192,15 +188,6 @@ func (t *Tracker[P]) takePhaseLocked(e phaseEnd) {
 	t.begin.resolve(&EndedError{What: "activation", Cause: e.cause})
 	t.finish.resolve(e.err)
 	t.finish = nil
-}
-
-// pushLocked queues a callback.
-//
-// +checklocks:t.mu
-func (t *Tracker[P]) pushLocked(c call[P]) {
-	t.seq++
-	c.seq = t.seq
-	t.calls.Push(c)
 }
 
 // setTimerLocked has the tracker's one timer fire at the earliest deadline.

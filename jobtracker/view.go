@@ -49,7 +49,7 @@ type JobDump struct {
 // dump copies at most most jobs.
 func (c *core) dump(most int) Dump {
 	d := Dump{Phase: c.phase.String(), Generation: c.generation, Next: c.next, Cause: text(c.cause), Waiting: c.waiting.Len(),
-		Active: int(c.next-c.base) + len(c.side)}
+		Active: c.active()}
 	for r := range c.lim.n {
 		rep := &c.reps[r]
 		d.Replicas = append(d.Replicas, ReplicaDump{
