@@ -152,23 +152,24 @@ func (c *core) remaining(s *slot, bit uint8, deps []JobID) []JobID {
 
 // collect appends the outstanding jobs reached from s; found tells whether there was any, seen before or not.
 func (c *core) collect(s *slot, bit uint8, deps []JobID) (_ []JobID, found bool) {
-	for i := range s.depN {
-		d := c.dep(s.depAt + i)
-		if d < c.base {
+	base, marks := c.base, c.marks
+	for at, end := s.depAt, s.depAt+s.depN; at != end; at++ {
+		d := c.dep(at)
+		if d < base {
 			continue
 		}
 		ds := c.slot(d)
 		switch {
-		case ds.dry&bit != 0:
-		case ds.mark == c.marks:
+		case ds.mark == marks:
 			found = true // it led to something
-		case ds.open()&bit != 0:
-			ds.mark, found = c.marks, true
+		case ds.sent&bit != 0: // all that is outstanding below something dispatched was dispatched
+			ds.mark, found = marks, true
 			deps = append(deps, d)
+		case ds.dry&bit != 0:
 		default:
 			var more bool
 			if deps, more = c.collect(ds, bit, deps); more {
-				ds.mark, found = c.marks, true
+				ds.mark, found = marks, true
 			} else {
 				ds.dry |= bit
 			}
