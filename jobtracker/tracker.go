@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/atomic"
+
 	"github.com/staleproof/staleproof/internal/callbacks"
 )
 
@@ -15,6 +17,8 @@ import (
 type Tracker[P any] struct {
 	cfg   Config[P] // immutable after New
 	stats counters  // read without the lock
+
+	lagging atomic.Bool // core.behind, for the drainer
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -136,8 +140,9 @@ func (t *Tracker[P]) takeLocked() (drain bool) {
 		}
 	}
 	fx.reset()
-	t.core.behind = t.calls.Len() >= t.core.lim.maxCallbacks
-	return t.calls.Start()
+	drain = t.calls.Start()
+	t.lagLocked()
+	return drain
 }
 
 // takeRareLocked is the part of takeLocked that has to do with lifecycles and deadlines.
@@ -233,40 +238,46 @@ func (t *Tracker[P]) drain() {
 			t.mu.Unlock()
 		}
 	}()
-	for more := true; more; {
-		t.calls.Run(t.run)
-		more = t.drained()
+	for t.calls.Run(t.run) {
+		t.mu.Lock()
+		t.calls.Take()
+		t.mu.Unlock()
 	}
 	done = true
-}
-
-// drained takes the callbacks that have come meanwhile. Admission that waited for callbacks goes on.
-func (t *Tracker[P]) drained() (more bool) {
-	if t.cfg.Gap != nil {
-		t.cfg.Gap()
-	}
-	t.mu.Lock()
-	more = t.calls.More()
-	behind := t.core.behind
-	t.core.behind = t.calls.Len() >= t.core.lim.maxCallbacks
-	t.restLocked()
-	wait := behind && !t.core.behind && t.core.waiting.Len() > 0
-	t.mu.Unlock()
-	if wait {
+	if t.lagging.Load() || t.stats.phase.Load() == uint32(Closed) {
 		_ = t.do(nil, 0, func(k *core) error { // no error is possible
-			k.todo |= todoAdmit
-			k.settle()
+			t.drainedLocked(k)
 			return nil
 		})
 	}
-	return more
+}
+
+// drainedLocked goes on with what waited for callbacks to be run: admission, or who closes.
+//
+// +checklocks:t.mu
+func (t *Tracker[P]) drainedLocked(k *core) {
+	t.lagLocked()
+	k.todo |= todoAdmit
+	k.settle()
+	t.restLocked()
+}
+
+// lagLocked has admission wait while too many callbacks have not been run.
+//
+// +checklocks:t.mu
+func (t *Tracker[P]) lagLocked() {
+	behind := t.calls.Len() >= t.core.lim.maxCallbacks
+	if behind != t.core.behind {
+		t.core.behind = behind
+		t.lagging.Store(behind)
+	}
 }
 
 // restLocked resolves who waits for the tracker to be closed, when nothing of it runs any more.
 //
 // +checklocks:t.mu
 func (t *Tracker[P]) restLocked() {
-	if t.core.phase == Closed && t.ticks == 0 && t.calls.Len() == 0 && !t.calls.Draining() {
+	if t.core.phase == Closed && t.ticks == 0 && t.calls.Len() == 0 {
 		t.closed.resolve(nil)
 	}
 }

@@ -2,74 +2,75 @@
 // with no lock held. The record's gate owns the queue: methods said to be under the lock are called by the gate.
 package callbacks
 
-import "github.com/staleproof/staleproof/internal/fifo"
+import (
+	"go.uber.org/atomic"
 
-// Queue holds entries until they are run. The goroutine that finds nobody draining becomes the drainer; others append and
-// go on, so a callback may call anything. The zero value is empty.
+	"github.com/staleproof/staleproof/internal/fifo"
+)
+
+// Queue holds entries until they are run. Whoever queues when nothing is left to be run becomes the drainer; others append
+// and go on, so a callback may call anything. The zero value is empty.
 //
 // The drainer runs
 //
-//	if q.Start() { unlock; for { q.Run(f); lock; more := q.More(); unlock; if !more { break } } }
+//	if q.Start() { unlock; for q.Run(f) { lock; q.Take(); unlock } }
 //
 // and, should f panic, calls Abandon under the lock on the way out: what is left is run by the next drainer.
 type Queue[E any] struct {
-	waiting  fifo.Queue[E] // guarded by the record's lock
-	running  fifo.Queue[E] // owned by the drainer, by the lock when nobody drains
-	taken    int           // guarded by the record's lock: entries in running at the last look
-	draining bool          // guarded by the record's lock
+	pending atomic.Int64  // entries that have not been run; nobody drains while it is 0
+	waiting fifo.Queue[E] // guarded by the record's lock
+	running fifo.Queue[E] // the drainer's; by the lock when nobody drains
+	pushed  int64         // guarded by the record's lock: entries not in pending yet
 }
 
-// Push appends an entry. Under the lock.
-func (q *Queue[E]) Push(e E) { q.waiting.Push(e) }
+// Push appends an entry; Start must follow in the same hold. Under the lock.
+func (q *Queue[E]) Push(e E) {
+	q.waiting.Push(e)
+	q.pushed++
+}
 
-// Len is how many entries have not been run, counting those in the drainer's hands as not run. Under the lock.
-func (q *Queue[E]) Len() int { return q.waiting.Len() + q.taken }
+// Len is how many entries have not been run.
+func (q *Queue[E]) Len() int { return int(q.pending.Load()) }
 
 // Start makes the caller the drainer if there is something to run and nobody drains. Under the lock.
 func (q *Queue[E]) Start() bool {
-	if q.draining || q.Len() == 0 {
+	if q.pushed == 0 {
 		return false
 	}
-	q.draining = true
-	q.take()
+	n := q.pushed
+	q.pushed = 0
+	if q.pending.Add(n) != n {
+		return false
+	}
+	q.Take()
 	return true
 }
 
-// Run runs the entries taken. By the drainer, with no lock held.
-func (q *Queue[E]) Run(f func(E)) {
+// Run runs the entries taken; more tells that others have come meanwhile, to be taken and run. Without more, the caller
+// is not the drainer any longer. By the drainer, with no lock held.
+func (q *Queue[E]) Run(f func(E)) (more bool) {
+	ran := int64(0)
 	for e, ok := q.running.Pop(); ok; e, ok = q.running.Pop() {
 		f(e)
+		ran++
 	}
+	return q.pending.Sub(ran) != 0
 }
 
-// More takes what has come since; false ends the draining. By the drainer, under the lock.
-func (q *Queue[E]) More() bool {
-	q.taken = 0
-	if q.waiting.Len() == 0 {
-		q.draining = false
-		return false
-	}
-	q.take()
-	return true
-}
-
-// Abandon ends the draining before everything was run, because an entry panicked. By the drainer, under the lock.
-func (q *Queue[E]) Abandon() {
-	q.taken = q.running.Len()
-	q.draining = false
-}
-
-// Draining tells whether somebody drains. Under the lock.
-func (q *Queue[E]) Draining() bool { return q.draining }
-
-// take hands what waits to the drainer, behind what an abandoned drainer left.
-func (q *Queue[E]) take() {
+// Take takes what waits, behind what an abandoned drainer left. By the drainer, under the lock.
+func (q *Queue[E]) Take() {
 	if q.running.Len() == 0 {
 		q.running, q.waiting = q.waiting, q.running
-	} else {
-		for e, ok := q.waiting.Pop(); ok; e, ok = q.waiting.Pop() {
-			q.running.Push(e)
-		}
+		return
 	}
-	q.taken = q.running.Len()
+	for e, ok := q.waiting.Pop(); ok; e, ok = q.waiting.Pop() {
+		q.running.Push(e)
+	}
+}
+
+// Abandon ends the draining before everything was run, because an entry panicked: the next Start is for the rest as
+// well. By the drainer, under the lock.
+func (q *Queue[E]) Abandon() {
+	q.pushed = int64(q.running.Len() + q.waiting.Len())
+	q.pending.Store(0)
 }
