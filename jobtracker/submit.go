@@ -152,7 +152,7 @@ func (c *core) admit(op Op, handle any) JobID {
 	}
 	c.charge(s)
 	if s.voters != c.lim.all { // else nothing can be bad yet
-		if c.decide(id, s); s.flags&flagBad != 0 {
+		if c.decide(id, s); s.flags&flagBad != 0 && !c.finishing() {
 			c.writeOff(id, s, s.open()) // nobody has seen it: leave it nowhere
 			return id
 		}
