@@ -238,7 +238,7 @@ func (c *core) deactivate() error {
 		for r := range c.lim.n {
 			_ = c.step(r, EventDeactivate, ErrDeactivated) // total
 		}
-		if c.base < c.next {
+		if c.base < c.next || !c.durable() {
 			kind := Flush
 			if c.mode.ReadOnly {
 				kind = Barrier

@@ -107,6 +107,16 @@ func (c *core) gone(id JobID, s *slot) {
 // barrier retires without making durable (J12).
 func (c *core) replayable(r int) bool { return c.reps[r].vouched >= c.retiredWrite }
 
+// durable tells whether every voter has flushed what retirement passed.
+func (c *core) durable() bool {
+	for r := range replicas(c.voters) {
+		if !c.replayable(r) {
+			return false
+		}
+	}
+	return true
+}
+
 // autoSync admits the flush or barrier without which the table would only grow (J26). It never waits (J22).
 func (c *core) autoSync() {
 	if c.phase != Active || c.workJobs < c.lim.autoSyncJobs && c.workBytes < c.lim.autoSyncBytes {
