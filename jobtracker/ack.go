@@ -86,8 +86,8 @@ func (c *core) decide(id JobID, s *slot) {
 	if !s.kind.fences() {
 		c.work(s)
 	}
-	if s.kind == Read && s.spare != 0 {
-		c.writeOff(id, s, s.spare)
+	if s.kind == Read && s.spare|s.held != 0 {
+		c.writeOff(id, s, s.spare|s.held)
 	}
 	if s.open() == 0 {
 		c.closed(id, s)
