@@ -16,6 +16,7 @@ func (c *core) retire() {
 			c.gone(id, s)
 			continue
 		}
+		s.depN = 0 // it waits for nothing any more, and the room is used again
 		c.side = append(c.side, straggler{id: id, slot: *s})
 		c.noteStraggler(c.side)
 		c.takeWaiters(id)
