@@ -218,5 +218,7 @@ func (c *core) closed(id JobID, s *slot) {
 	case s.kind.fences():
 		c.retireTo = max(c.retireTo, id)
 		c.todo |= todoRetire
+	case id <= c.retireTo: // retirement had to stop before it
+		c.todo |= todoRetire
 	}
 }

@@ -7,7 +7,7 @@ func (c *core) retire() {
 	if c.retireTo < c.base {
 		return
 	}
-	from, to := c.base, c.retireTo
+	from, to := c.base, c.passable()
 	moved := len(c.side)
 	c.waiters = c.waiters[:0]
 	for id := from; id <= to; id++ {
@@ -33,6 +33,21 @@ func (c *core) retire() {
 		}
 	}
 	c.todo |= todoPhase
+}
+
+// passable is how far retirement may go: to the fence, but not past a job that is out on a replica where the fence was
+// skipped. Nothing says that it has been executed there, so what comes later must still wait for it.
+func (c *core) passable() JobID {
+	blind := c.slot(c.retireTo).skipped & c.live
+	if blind == 0 {
+		return c.retireTo
+	}
+	for id := c.base; id < c.retireTo; id++ {
+		if c.slot(id).sent&blind != 0 {
+			return id - 1
+		}
+	}
+	return c.retireTo
 }
 
 // waiter is a job that waited for one that is not ordered any more.
