@@ -234,3 +234,26 @@ func (p *peer) fail(j *Job[*load]) {
 
 // has tells whether a job is in the peer's hands.
 func (p *peer) has(j *Job[*load]) bool { return len(p.inBox(j.ID())) > 0 }
+
+// failLate fails a job that the peer executed, but has not answered.
+func (p *peer) failLate(j *Job[*load]) {
+	p.rig.t.Helper()
+	require.NoError(p.rig.t, p.conn.Complete(j.ID(), Result{Err: errDisk}))
+	p.drop(j.ID())
+}
+
+// askedFor answers what a read waits for, one replica at a time, until one has the read; that one has answered, the
+// others have not.
+func (x *rig) askedFor(r *Job[*load], before ...*Job[*load]) *peer {
+	x.t.Helper()
+	for _, p := range x.peers {
+		if s, _ := x.state(r, p.r); s == StateQueued || s == StateSent {
+			p.takeAnswer(before...)
+			p.take()
+			require.True(x.t, p.has(r))
+			return p
+		}
+	}
+	require.Fail(x.t, "nobody is asked")
+	return nil
+}
