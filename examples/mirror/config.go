@@ -1,0 +1,212 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/staleproof/staleproof/jobtracker"
+)
+
+// config is what the command line says.
+type config struct {
+	listen       string
+	uris         []string
+	replicas     int
+	size         int64
+	dir          string
+	create       bool
+	ack          int // 0: what the device has, or a majority for a new one
+	offlineJobs  int
+	offlineBytes int64
+	offlineFor   time.Duration
+	replyTimeout time.Duration
+	wait         time.Duration
+	demo         bool
+	verbose      bool
+	given        map[string]bool // flags that were given
+
+	onEvent   func(jobtracker.Event) // for tests; called in order, must not block
+	onResolve func()
+}
+
+const usage = `mirror is a network block device that is kept on several replicas.
+
+  mirror [-replicas n] [-size n] [-dir d]        replicas in this process, over files
+  mirror -replica uri -replica uri ... [-create] replicas on NBD servers, such as nbdkit and qemu-nbd
+  mirror -demo                                   lose a replica under load and take it back; see it proven
+
+Clients connect to the address of -listen, for example: nbdinfo nbd://127.0.0.1:10809. The last MiB of each replica is
+mirror's own. A replica that is lost comes back by replay as long as it is within all three -offline limits; past one of
+them it needs a repair. To keep within them, a flush is inserted after an eighth of -offline-jobs or -offline-bytes.
+
+`
+
+const exitStatus = `
+Exit status: 0 when it was ended by SIGINT or SIGTERM and everything is durable; 1 when something failed; 2 for a bad
+command line; 3 when the replicas need a reconcile.
+`
+
+// The defaults of flags that limit something.
+const (
+	defaultListen       = "127.0.0.1:10809"
+	defaultReplicas     = 3
+	defaultSize         = 256 << 20
+	defaultOfflineJobs  = 8192
+	defaultOfflineBytes = 128 << 20
+	defaultOfflineFor   = 30 * time.Second
+	defaultReplyTimeout = 10 * time.Second
+	defaultWait         = 15 * time.Second
+)
+
+// parse reads the command line. The error is flag.ErrHelp, told already, or says what is wrong.
+func parse(args []string, out io.Writer) (config, error) {
+	var c config
+	f := flag.NewFlagSet("mirror", flag.ContinueOnError)
+	f.SetOutput(out)
+	f.Usage = func() {
+		_, _ = io.WriteString(out, usage)
+		f.PrintDefaults()
+		_, _ = io.WriteString(out, exitStatus)
+	}
+	f.StringVar(&c.listen, "listen", defaultListen, "`address` to serve clients on: host:port, or unix:path")
+	f.Func("replica", "`uri` of a replica, nbd://host:port/export or nbd+unix:///export?socket=path; give it once for each", func(s string) error {
+		c.uris = append(c.uris, s)
+		return nil
+	})
+	f.IntVar(&c.replicas, "replicas", defaultReplicas, "`number` of replicas in this process")
+	c.size = defaultSize
+	f.Var((*bytesFlag)(&c.size), "size", "`bytes` of a new device in this process, with K, M, G or T")
+	f.StringVar(&c.dir, "dir", "", "`directory` for the files of the replicas in this process; created or reopened (default: a temporary one, removed at the end)")
+	f.BoolVar(&c.create, "create", false, "make a new device of blank replicas given with -replica")
+	f.IntVar(&c.ack, "ack", 0, "`number` of replicas that must have done a write before it is acknowledged; fixed when the device is made (default: a majority)")
+	f.IntVar(&c.offlineJobs, "offline-jobs", defaultOfflineJobs, "`number` of jobs kept for the replay of a replica that is away")
+	c.offlineBytes = defaultOfflineBytes
+	f.Var((*bytesFlag)(&c.offlineBytes), "offline-bytes", "`bytes` of jobs kept for the replay of a replica that is away")
+	f.DurationVar(&c.offlineFor, "offline-for", defaultOfflineFor, "how long a replica may be away")
+	f.DurationVar(&c.replyTimeout, "reply-timeout", defaultReplyTimeout, "how long a replica may owe answers and give none before it counts as away")
+	f.DurationVar(&c.wait, "wait", defaultWait, "how long to wait for replicas at the start")
+	f.BoolVar(&c.demo, "demo", false, "run the demonstration and exit")
+	f.BoolVar(&c.verbose, "v", false, "log connections and every change of a replica to the standard error")
+	if err := f.Parse(args); err != nil {
+		return c, err
+	}
+	c.given = make(map[string]bool)
+	f.Visit(func(f *flag.Flag) { c.given[f.Name] = true })
+	if f.NArg() > 0 {
+		return c, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	return c, c.check()
+}
+
+// check names the first flag that cannot work.
+func (c *config) check() error {
+	if len(c.uris) > 0 {
+		for _, name := range []string{"dir", "size", "replicas"} {
+			if c.given[name] {
+				return fmt.Errorf("-%s is for replicas in this process, and -replica names others", name)
+			}
+		}
+		c.replicas = len(c.uris)
+	} else if c.create {
+		return errors.New("-create is for replicas given with -replica; in a directory without a device one is made anyway")
+	}
+	limits := []struct {
+		name           string
+		got, low, high int64
+	}{
+		{"replicas", int64(c.replicas), 1, jobtracker.MaxReplicas},
+		{"size", c.size, minExtent, maxSize},
+		{"offline-jobs", int64(c.offlineJobs), 64, 1 << 18},
+		{"offline-bytes", c.offlineBytes, maxRequest, 1 << 40},
+		{"offline-for", int64(c.offlineFor), int64(time.Millisecond), math.MaxInt64},
+		{"reply-timeout", int64(c.replyTimeout), int64(10 * time.Millisecond), math.MaxInt64},
+		{"wait", int64(c.wait), int64(time.Millisecond), math.MaxInt64},
+	}
+	if c.ack != 0 || c.given["ack"] {
+		limits = append(limits, struct {
+			name           string
+			got, low, high int64
+		}{"ack", int64(c.ack), 1, int64(c.replicas)})
+	}
+	for _, l := range limits {
+		if l.got < l.low || l.got > l.high {
+			return fmt.Errorf("-%s is %s, not in %s to %s", l.name, c.show(l.name, l.got), c.show(l.name, l.low), c.show(l.name, l.high))
+		}
+	}
+	if c.size%blockSize != 0 {
+		return fmt.Errorf("-size is %d, not a multiple of %d", c.size, blockSize)
+	}
+	_, _, err := c.address()
+	return err
+}
+
+func (c *config) show(name string, v int64) string {
+	switch name {
+	case "offline-for", "reply-timeout", "wait":
+		return time.Duration(v).String()
+	case "size", "offline-bytes":
+		return bytesFlag(v).text()
+	}
+	return strconv.FormatInt(v, 10)
+}
+
+// address is where to listen.
+func (c *config) address() (network, address string, err error) {
+	if path, ok := strings.CutPrefix(c.listen, "unix:"); ok {
+		if path == "" {
+			return "", "", errors.New("-listen unix: has no path")
+		}
+		return "unix", path, nil
+	}
+	if _, _, err := net.SplitHostPort(c.listen); err != nil {
+		return "", "", fmt.Errorf("-listen is %q, neither host:port nor unix:path", c.listen)
+	}
+	return "tcp", c.listen, nil
+}
+
+// bytesFlag is a number of bytes, with a unit of 1024.
+type bytesFlag int64
+
+const units = "KMGT"
+
+func (b *bytesFlag) String() string {
+	if b == nil {
+		return ""
+	}
+	return b.text()
+}
+
+func (b bytesFlag) text() string {
+	unit := -1
+	for b != 0 && b%1024 == 0 && unit < len(units)-1 {
+		b /= 1024
+		unit++
+	}
+	if unit < 0 {
+		return strconv.FormatInt(int64(b), 10)
+	}
+	return fmt.Sprintf("%d%c", int64(b), units[unit])
+}
+
+// Set implements flag.Value.
+func (b *bytesFlag) Set(s string) error {
+	digits, shift := s, 0
+	if s != "" {
+		if i := strings.IndexByte(units, s[len(s)-1]&^0x20); i >= 0 {
+			digits, shift = s[:len(s)-1], 10*(i+1)
+		}
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n < 0 || n > math.MaxInt64>>shift {
+		return fmt.Errorf("not a number of bytes, such as 4096, 64K, 256M or 1G")
+	}
+	*b = bytesFlag(n << shift)
+	return nil
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	mrand "math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/staleproof/staleproof/jobtracker"
+)
+
+const (
+	firstPause = 50 * time.Millisecond
+	longPause  = 2 * time.Second
+	shortLife  = 500 * time.Millisecond
+	openFor    = 10 * time.Second // how long a handshake may take
+)
+
+// driver keeps one replica connected.
+type driver struct {
+	m     *mirror
+	index int
+	source
+	id       jobtracker.ID // for a replica that is to be formatted
+	joined   func()        // closes first; once
+	first    chan struct{} // closed when the first session has made its generation durable, or will not
+	complain string        // the last trouble told, so that it is told once
+
+	mu sync.Mutex
+	// session is the present or last one.
+	// +checklocks:mu
+	session *session
+}
+
+func newDriver(m *mirror, index int, s source) *driver {
+	d := &driver{m: m, index: index, source: s, id: newID(), first: make(chan struct{})}
+	d.joined = sync.OnceFunc(func() { close(d.first) })
+	return d
+}
+
+func newID() (id jobtracker.ID) {
+	_, _ = rand.Read(id[:]) // never fails
+	return id
+}
+
+// run keeps the replica connected until ctx ends, and then lets a session come to its end. s is the first session, nil if
+// the replica could not be reached.
+func (d *driver) run(ctx context.Context, s *session) {
+	for pause := firstPause; ; {
+		if s != nil {
+			began := time.Now()
+			if err := s.run(); err != nil && ctx.Err() == nil {
+				d.tell("CUT OFF: its connection broke without an end, so what it was sent may still be executed; restart mirror when it cannot: %v", err)
+				_ = d.m.tracker.Fault(d.index, err)
+				return
+			}
+			if pause = min(2*pause, longPause); time.Since(began) > shortLife {
+				pause = firstPause
+			}
+		}
+		if !d.rest(ctx, pause) {
+			return
+		}
+		var err error
+		if s, err = d.connect(ctx); err != nil {
+			if pause = min(2*pause, longPause); refuses(err) || errors.Is(err, jobtracker.ErrHello) {
+				pause = longPause
+			}
+			if ctx.Err() == nil {
+				d.trouble(err)
+			}
+		}
+	}
+}
+
+// rest waits before the next attempt; not all drivers at once. False: ctx has ended.
+func (d *driver) rest(ctx context.Context, pause time.Duration) bool {
+	t := time.NewTimer(pause/2 + mrand.N(pause))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// connect opens the replica and has the tracker connect it.
+func (d *driver) connect(ctx context.Context) (*session, error) {
+	l, err := d.openIn(ctx, openFor)
+	if err != nil {
+		return nil, err
+	}
+	return d.admit(l)
+}
+
+func (d *driver) openIn(ctx context.Context, most time.Duration) (*link, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, most, errors.New("no answer in time"))
+	defer cancel()
+	return d.open(ctx)
+}
+
+// admit introduces an opened replica to the tracker.
+func (d *driver) admit(l *link) (*session, error) {
+	conn, err := d.introduce(l)
+	if err != nil {
+		_ = l.client.Close() // nothing but reads was sent on it
+		return nil, err
+	}
+	s := newSession(d, l, conn)
+	d.mu.Lock()
+	d.session = s
+	d.mu.Unlock()
+	d.complain = ""
+	if conn.Plan() == jobtracker.PlanRepair && l.meta == nil {
+		d.tell("it is blank")
+	}
+	return s, nil
+}
+
+func (d *driver) introduce(l *link) (*jobtracker.Conn[*request], error) {
+	g := &d.m.geometry
+	hello := jobtracker.Hello{Device: g.device, Replica: d.id}
+	switch {
+	case l.meta != nil && l.meta.geometry != *g:
+		return nil, &foreignError{has: l.meta.geometry, want: *g}
+	case l.meta != nil:
+		hello = l.meta.hello()
+	case l.room() < g.size:
+		return nil, &unfitError{fmt.Sprintf("it has room for %d bytes, and the device has %d", l.room(), g.size)}
+	case !d.m.create:
+		hello = jobtracker.Hello{} // blank, of no identity
+	}
+	return d.m.tracker.Connect(d.index, hello)
+}
+
+// foreignError refuses a replica of another device.
+type foreignError struct{ has, want geometry }
+
+func (e *foreignError) Error() string {
+	if e.has.device != e.want.device {
+		return fmt.Sprintf("it belongs to another device: %x, and this is %x; it is not touched", e.has.device, e.want.device)
+	}
+	return fmt.Sprintf("it was made for another layout of this device: %+v, and this is %+v", e.has, e.want)
+}
+
+// remembered is what the replica remembers, and where its next copy goes; of a blank one what it is to remember.
+func (d *driver) remembered(l *link) (meta, int) {
+	if l.meta != nil {
+		return *l.meta, l.place
+	}
+	g := d.m.geometry
+	return meta{geometry: g, replica: d.id, dirty: newBitmap(g.extents())}, 0
+}
+
+// trouble tells why the replica cannot be connected, once.
+func (d *driver) trouble(err error) {
+	if s := err.Error(); s != d.complain {
+		d.complain = s
+		d.tell("cannot be connected: %v", err)
+	}
+}
+
+func (d *driver) tell(format string, args ...any) {
+	d.m.log.Printf("replica %d (%s): %s", d.index, d.name, fmt.Sprintf(format, args...))
+}
+
+// current is the present or last session, nil if there was none.
+func (d *driver) current() *session {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.session
+}
+
+// cut ends the replica's connection as a timeout would.
+func (d *driver) cut(cause error) {
+	if s := d.current(); s != nil {
+		s.conn.Close(cause)
+	}
+}
+
+// abandon ends a session that does not come to its end.
+func (d *driver) abandon() {
+	s := d.current()
+	if s == nil {
+		return
+	}
+	select {
+	case <-s.drained:
+	default:
+		d.tell("its server has not ended the connection; what it was sent may still be executed, so restart it before mirror")
+		_ = s.link.client.Close()
+	}
+}

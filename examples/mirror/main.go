@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// The exit status.
+const (
+	exitGood      = 0
+	exitFailed    = 1
+	exitUsage     = 2
+	exitReconcile = 3
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// run is the program.
+func run(args []string, out, errOut io.Writer) int {
+	cfg, err := parse(args, errOut)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return exitGood
+	case err != nil:
+		_, _ = fmt.Fprintf(errOut, "mirror: %v\nmirror -h says more\n", err)
+		return exitUsage
+	}
+	logger := log.New(out, "mirror: ", 0)
+	debug := slog.New(slog.DiscardHandler)
+	if cfg.verbose {
+		debug = slog.New(slog.NewTextHandler(errOut, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if cfg.demo {
+		err = demo(ctx, cfg, logger, debug)
+	} else {
+		err = serve(ctx, stop, cfg, logger, debug, errOut)
+	}
+	switch {
+	case errors.Is(err, errReconcile):
+		logger.Printf("cannot start: %v", err)
+		return exitReconcile
+	case err != nil:
+		logger.Printf("failed: %v", err)
+		return exitFailed
+	}
+	return exitGood
+}
+
+// serve runs the device until ctx ends; a second signal kills.
+func serve(ctx context.Context, again context.CancelFunc, cfg config, logger *log.Logger, debug *slog.Logger, errOut io.Writer) (err error) {
+	network, address, err := cfg.address()
+	if err != nil {
+		return err
+	}
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, network, address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ln.Close() }()
+	p, err := gather(cfg, logger)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	m, err := start(ctx, cfg, p.sources, p.create, logger, debug)
+	if err != nil {
+		return err
+	}
+	if err := m.serve(ln); err != nil {
+		return errors.Join(err, m.stop())
+	}
+	logger.Printf("serving %s, %d bytes, on %d replicas; a write is acknowledged by %d", clientURI(ln.Addr()), m.geometry.size, m.geometry.replicas, m.geometry.quorum)
+	showing, hide := context.WithCancel(ctx)
+	m.running.Go(func() {
+		f, ok := errOut.(*os.File)
+		m.status(showing, errOut, ok && isTerminal(f))
+	})
+	err = m.until(ctx)
+	hide()
+	again()
+	logger.Printf("ending: what was admitted runs to its end and is made durable")
+	err = errors.Join(err, m.stop())
+	m.summary()
+	return err
+}
+
+// until waits for the end that is asked for, or comes by itself.
+func (m *mirror) until(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-m.failed:
+		return errors.New("the device cannot go on")
+	}
+}
+
+func clientURI(a net.Addr) string {
+	if a.Network() == "unix" {
+		return "nbd+unix:///?socket=" + a.String()
+	}
+	return "nbd://" + a.String()
+}
+
+// parts are the replicas as the command line names them.
+type parts struct {
+	sources []source
+	locals  []*local // those in this process
+	create  bool
+	remove  string // a temporary directory
+}
+
+// gather finds the replicas, or makes them.
+func gather(cfg config, logger *log.Logger) (p *parts, err error) {
+	p = &parts{create: cfg.create}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	for _, uri := range cfg.uris {
+		s, err := remote(uri)
+		if err != nil {
+			return p, err
+		}
+		p.sources = append(p.sources, s)
+	}
+	if len(cfg.uris) > 0 {
+		return p, nil
+	}
+	dir := cfg.dir
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "mirror-"); err != nil {
+			return p, err
+		}
+		p.remove = dir
+	}
+	return p, p.openLocals(dir, cfg, logger)
+}
+
+// openLocals opens the files of the replicas in dir; where there is none of them, a new device is made.
+func (p *parts) openLocals(dir string, cfg config, logger *log.Logger) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	paths, found, err := localPaths(dir, cfg.replicas)
+	if err != nil {
+		return err
+	}
+	p.create = !found
+	var size int64
+	if p.create {
+		size = cfg.size + metaSpace
+		logger.Printf("making a device of %s with %d replicas in %s", bytesFlag(cfg.size).text(), cfg.replicas, dir)
+	}
+	for _, path := range paths {
+		l, err := newLocal(path, size)
+		if err != nil && p.create {
+			return err
+		}
+		if err != nil {
+			p.sources = append(p.sources, absent(path, err))
+			continue
+		}
+		p.locals = append(p.locals, l)
+		p.sources = append(p.sources, l.source())
+	}
+	return nil
+}
+
+// absent is a replica in this process whose file cannot be opened.
+func absent(path string, err error) source {
+	return source{name: path, dial: func(context.Context) (net.Conn, string, error) { return nil, "", err }}
+}
+
+func (p *parts) close() {
+	for _, l := range p.locals {
+		l.close()
+	}
+	if p.remove != "" {
+		_ = os.RemoveAll(p.remove)
+	}
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/staleproof/staleproof/jobtracker"
+)
+
+const (
+	statusOnTerminal = time.Second
+	statusElsewhere  = 10 * time.Second
+)
+
+// event is the tracker's OnEvent: it tells people of each change, and what it means.
+func (m *mirror) event(e jobtracker.Event) {
+	switch e.Kind {
+	case jobtracker.ReplicaChanged:
+		m.replicaChanged(e)
+	case jobtracker.ActivationChanged:
+		if e.Phase == jobtracker.Inactive && errors.Is(e.Cause, jobtracker.ErrAllFaulted) {
+			m.log.Printf("the device has ENDED: no replica is left that has everything")
+			m.fail()
+		}
+	case jobtracker.ReconcileNeeded:
+		m.reconcile.Store(true) // told when all that are here have been heard
+	case jobtracker.ReadMismatch, jobtracker.WriteLost:
+		m.log.Printf("%v: job %d, replica %d: %v", e.Kind, e.Job, e.Replica, e.Cause)
+	}
+	if m.cfg.onEvent != nil {
+		m.cfg.onEvent(e)
+	}
+}
+
+func (m *mirror) replicaChanged(e jobtracker.Event) {
+	d := m.drivers[e.Replica]
+	why := ""
+	if e.Cause != nil {
+		why = fmt.Sprintf(" (%v)", e.Cause)
+	}
+	if routine := e.To.Phase == jobtracker.Fresh || m.ending.Load(); !routine || m.cfg.verbose {
+		d.tell("%v -> %v%s", e.From, e.To, why)
+	}
+	if needsRepair(e.To) && !needsRepair(e.From) {
+		d.tell("NEEDS A REPAIR, which this version of mirror cannot do; it stays out, and the device goes on with the others")
+	}
+}
+
+// needsRepair tells whether a replica has fallen behind for good.
+func needsRepair(s jobtracker.ReplicaState) bool {
+	return s.Phase == jobtracker.RepairReady || !s.Connected() && (s.Home == jobtracker.HomeFaulted || s.Home == jobtracker.HomeReplaced)
+}
+
+// orphan takes note of a late answer; the tracker has counted it.
+func (m *mirror) orphan(err error) { m.slog.Debug("late answer", "err", err) }
+
+// statusLine is the device at a glance.
+func (m *mirror) statusLine() string {
+	s := m.tracker.Stats()
+	states := make([]string, len(s.Replicas))
+	for i, r := range s.Replicas {
+		states[i] = r.State.String()
+	}
+	return fmt.Sprintf("jobs %d, acked %d, failed %d, in the table %d | replicas: %s | orphans: %s",
+		s.Submitted, s.Acked, s.Failed, s.Active, strings.Join(states, ", "), orphans(&s))
+}
+
+// orphans are the late answers by reason.
+func orphans(s *jobtracker.Stats) string {
+	var parts []string
+	for i, n := range s.Orphans {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %v", n, jobtracker.OrphanReason(i)))
+		}
+	}
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// status writes the status now and then until ctx ends. On a terminal each line takes the place of the one before.
+func (m *mirror) status(ctx context.Context, out io.Writer, terminal bool) {
+	every, format := statusElsewhere, "%s\n"
+	if terminal {
+		every, format = statusOnTerminal, "\r%s\x1b[K"
+	}
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			_, _ = fmt.Fprintf(out, format, m.statusLine())
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// isTerminal tells whether people look at it.
+func isTerminal(f *os.File) bool {
+	i, err := f.Stat()
+	return err == nil && i.Mode()&os.ModeCharDevice != 0
+}
+
+// summary is what is told at the end.
+func (m *mirror) summary() {
+	s := m.tracker.Stats()
+	m.log.Printf("%d jobs, %d acked, %d failed; orphans: %s", s.Submitted, s.Acked, s.Failed, orphans(&s))
+	m.log.Printf("%d of %d replicas were left with everything", m.clean.Load(), len(m.drivers))
+}
