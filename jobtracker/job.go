@@ -2,7 +2,6 @@ package jobtracker
 
 import (
 	"context"
-	"sync"
 
 	"go.uber.org/atomic"
 )
@@ -24,7 +23,14 @@ type waitCh struct {
 	next *waitCh
 }
 
-var waitChs = sync.Pool{New: func() any { return &waitCh{ch: make(chan struct{}, 1)} }}
+// waiter takes one from the tracker's pool. The pool is not shared by trackers: a channel belongs to the synctest bubble in
+// which it was made.
+func (t *Tracker[P]) waiter() *waitCh {
+	if w, ok := t.idle.Get().(*waitCh); ok {
+		return w
+	}
+	return &waitCh{ch: make(chan struct{}, 1)}
+}
 
 // ID is the job's id.
 func (j *Job[P]) ID() JobID { return j.id }
@@ -45,8 +51,8 @@ func (j *Job[P]) Wait(ctx context.Context) error {
 	if j.resolved.Load() {
 		return j.err
 	}
-	w := waitChs.Get().(*waitCh)
-	defer waitChs.Put(w)
+	w := j.t.waiter()
+	defer j.t.idle.Put(w)
 	_ = j.t.do(nil, 0, func(*core) error { // no error is possible
 		j.join(w)
 		return nil
@@ -155,7 +161,7 @@ func (t *Tracker[P]) Submit(ctx context.Context, op Op, payload P) (*Job[P], err
 		t.useJobLocked()
 		j.id = id
 		if seq = application; seq != 0 {
-			w = waitChs.Get().(*waitCh)
+			w = t.waiter()
 			j.join(w)
 		}
 		return nil
@@ -173,7 +179,7 @@ func (t *Tracker[P]) Submit(ctx context.Context, op Op, payload P) (*Job[P], err
 
 // await waits for admission.
 func (j *Job[P]) await(ctx context.Context, w *waitCh, seq uint64) error {
-	defer waitChs.Put(w)
+	defer j.t.idle.Put(w)
 	select {
 	case <-w.ch:
 		return j.refusal()

@@ -17,6 +17,7 @@ import (
 type Tracker[P any] struct {
 	cfg   Config[P] // immutable after New
 	stats counters  // read without the lock
+	idle  sync.Pool // of *waitCh
 
 	lagging atomic.Bool // core.behind, for the drainer
 
