@@ -20,7 +20,7 @@ type Queue[E any] struct {
 	pending atomic.Int64  // entries that have not been run; nobody drains while it is 0
 	waiting fifo.Queue[E] // guarded by the record's lock
 	running fifo.Queue[E] // the drainer's; by the lock when nobody drains
-	pushed  int64         // guarded by the record's lock: entries not in pending yet
+	pushed  int64         // guarded by the record's lock: entries not in pending yet, or not any more
 }
 
 // Push appends an entry; Start must follow in the same hold. Under the lock.
@@ -29,8 +29,9 @@ func (q *Queue[E]) Push(e E) {
 	q.pushed++
 }
 
-// Len is how many entries have not been run.
-func (q *Queue[E]) Len() int { return int(q.pending.Load()) }
+// Len is how many entries have not been run, those that a drainer abandoned included. Those that the present drainer has
+// taken count until it has run them all. Under the lock.
+func (q *Queue[E]) Len() int { return int(q.pending.Load() + q.pushed) }
 
 // Start makes the caller the drainer if there is something to run and nobody drains. Under the lock.
 func (q *Queue[E]) Start() bool {

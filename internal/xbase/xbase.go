@@ -18,7 +18,8 @@ import (
 // base is what everything is measured in.
 type base struct {
 	mu sync.Mutex
-	a  [64]uint64
+	// +checklocks:mu
+	a [64]uint64
 }
 
 // run does n units of base.
