@@ -145,9 +145,12 @@ func (c *core) failure(id JobID, s *slot, kind, cause error) *JobError {
 	}
 }
 
-// why is the first bad replica's reason.
+// why is the reason of the first replica that failed the job, else of the first that skipped it.
 func (c *core) why(id JobID, s *slot) error {
-	for r := range replicas(s.failed | s.skipped) {
+	for r := range replicas(s.failed) {
+		return c.reps[r].failure
+	}
+	for r := range replicas(s.skipped) {
 		if c.reps[r].cause != nil {
 			return c.reps[r].cause
 		}

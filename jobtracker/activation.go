@@ -76,7 +76,7 @@ func (c *core) connect(r int, h Hello) (ConnID, Plan, error) {
 	if c.device == (ID{}) {
 		c.device = h.Device
 	}
-	if rep.state.Home != HomeReplaced || rep.named == (ID{}) {
+	if h.Replica != (ID{}) {
 		rep.named = h.Replica
 	}
 	err := c.apply(r, e, cause)
@@ -264,7 +264,7 @@ func (c *core) end(cause, result error, to Activation) {
 	c.stats.retired.Add(uint64(c.active()))
 	c.base, c.side, c.sideGone, c.ord = c.next, nil, 0, order{}
 	clear(c.ring)
-	c.lost, c.lostFrom, c.retireTo, c.retiredWrite, c.lastWrite = nil, 0, 0, 0, 0
+	c.lost, c.lostFrom, c.retireTo, c.retiredWrite = nil, 0, 0, 0
 	c.workJobs, c.workBytes = 0, 0
 	for r := range c.lim.n {
 		rep := &c.reps[r]

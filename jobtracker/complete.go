@@ -146,7 +146,7 @@ func (c *core) fail(id JobID, s *slot, r int, err error) {
 		cause.Err = ErrMismatch
 		fault = c.lim.mismatch == MismatchFault
 	}
-	c.reps[r].cause = cause
+	c.reps[r].failure = cause
 	if c.lim.order == TrackerOrders {
 		c.release(id, r)
 	}

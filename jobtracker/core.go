@@ -53,7 +53,6 @@ type core struct {
 	lost         *JobError
 	retireTo     JobID // the highest fence that is terminal everywhere and not yet passed
 	retiredWrite JobID // the highest changing job that retirement passed
-	lastWrite    JobID // the highest changing job admitted
 	workJobs     uint64
 	workBytes    int64 // resolved since the last fence was admitted
 
@@ -85,13 +84,14 @@ type replica struct {
 	vouched   JobID  // the last flush done here: what changes before it is durable
 	flushed   uint64 // and its number
 
-	ticket uint64 // of the present or last repair
-	final  JobID  // the final flush of a repair that finishes
-	cause  error  // why it is not active
-	hello  version
-	blank  bool // its hello named no generation
-	dirty  bool // its hello named dirty extents
-	named  ID   // its identity, once it is relied on
+	ticket  uint64 // of the present or last repair
+	final   JobID  // the final flush of a repair that finishes
+	cause   error  // why it is not active
+	failure error  // of the last job that it failed
+	hello   version
+	blank   bool // its hello named no generation
+	dirty   bool // its hello named dirty extents
+	named   ID   // its identity, once it is relied on
 
 	armReply   bool // to be armed by the next call that has the time
 	armOffline bool

@@ -25,7 +25,7 @@ func (c *core) step(r int, e ReplicaEvent, cause error) error {
 	case a.endConn:
 		c.cut(r, a.hold, cause)
 	case a.skip:
-		c.each(func(id JobID, s *slot) { c.writeOff(id, s, s.open()&^s.sent&(1<<r)) })
+		c.each(func(id JobID, s *slot) { c.abandon(id, s, s.open()&^s.sent&(1<<r)) })
 	case a.replay:
 		c.requeue(r)
 	}
@@ -81,12 +81,17 @@ func (c *core) cut(r int, hold bool, cause error) {
 		case s.kind == Copy && s.open()&bit != 0 && r != targetOf(s):
 			c.writeOff(id, s, s.open()&^s.sent|bit) // its source has gone: the halves that were not sent (R02)
 		default:
-			c.writeOff(id, s, bit)
-			if s.kind == Read && s.flags&flagDecided == 0 && c.lim.reads == ReadOne {
-				c.replace(id, s)
-			}
+			c.abandon(id, s, bit)
 		}
 	})
+}
+
+// abandon writes a job off on replicas that are not coming back to it; a read goes to another.
+func (c *core) abandon(id JobID, s *slot, mask uint8) {
+	c.writeOff(id, s, mask)
+	if s.kind == Read && s.flags&flagDecided == 0 && c.lim.reads == ReadOne {
+		c.replace(id, s)
+	}
 }
 
 // hold keeps a job for the replay of replica r, whose connection has ended. What a flush vouches for is done. What

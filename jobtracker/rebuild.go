@@ -47,7 +47,6 @@ func (c *core) addCopy(tok repairToken, source int, start, blocks uint64, handle
 	s.skipped = c.lim.all &^ s.open()
 	s.voters = s.spare
 	s.aux = uint64(source)<<8 | uint64(tok.replica)
-	c.lastWrite = id
 	c.charge(s)
 	c.consider(id, s, source)
 	c.settle()

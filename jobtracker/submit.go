@@ -143,7 +143,7 @@ func (c *core) admit(op Op, handle any) JobID {
 	c.spread(s)
 	switch {
 	case op.Kind.writes():
-		c.lastWrite, c.wrote = id, true
+		c.wrote = true
 		if op.FUA {
 			s.flags |= flagFUA
 		}

@@ -267,10 +267,11 @@ func (t *Tracker[P]) drainedLocked(k *core) {
 //
 // +checklocks:t.mu
 func (t *Tracker[P]) lagLocked() {
-	behind := t.calls.Len() >= t.core.lim.maxCallbacks
-	if behind != t.core.behind {
-		t.core.behind = behind
+	limit := t.core.lim.maxCallbacks
+	if behind := t.calls.Len() >= limit; behind != t.core.behind {
 		t.lagging.Store(behind)
+		// The drainer may have run the last one just before it could see that somebody waits: look once more.
+		t.core.behind = behind && t.calls.Len() >= limit
 	}
 }
 

@@ -129,7 +129,7 @@ func (c *core) appendState(b []byte) []byte {
 	u(uint64(c.phase), c.generation, oneIf(c.mode.Create), oneIf(c.mode.ReadOnly), c.top.generation, c.top.flush, oneIf(c.wrote), c.flushes)
 	b = append(b, c.device[:]...)
 	u(uint64(c.conns), c.ticket, uint64(c.base), uint64(c.next), uint64(c.lostFrom), uint64(c.retireTo), uint64(c.retiredWrite),
-		uint64(c.lastWrite), c.workJobs, uint64(c.workBytes))
+		c.workJobs, uint64(c.workBytes))
 	for r := range c.lim.n {
 		rep := &c.reps[r]
 		u(uint64(packState(rep.state)), uint64(rep.conn), uint64(rep.repair), rep.ticket, uint64(rep.final), rep.hello.generation,
@@ -139,7 +139,10 @@ func (c *core) appendState(b []byte) []byte {
 		b = append(b, rep.named[:]...)
 		b = append(b, text(rep.cause)...)
 		for i := range rep.ready.Len() {
-			u(uint64(*rep.ready.At(i)))
+			id := *rep.ready.At(i)
+			if s := c.find(id); s != nil && s.queued>>r&1 != 0 { // what was written off since answers nothing
+				u(uint64(id))
+			}
 		}
 	}
 	for i := range c.waiting.Len() {
