@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"sync"
+
+	"github.com/staleproof/staleproof/jobtracker"
+)
+
+// watcher lets somebody wait for what happens to a device. All methods are safe for concurrent use.
+type watcher struct {
+	mu sync.Mutex
+	// changed has all who wait, for whatever they wait.
+	changed sync.Cond
+	// +checklocks:mu
+	seen sight
+}
+
+// sight is what a watcher has seen.
+type sight struct {
+	replicas []jobtracker.ReplicaState
+	resolved int // jobs of clients
+}
+
+func newWatcher(replicas int) *watcher {
+	w := &watcher{seen: sight{replicas: make([]jobtracker.ReplicaState, replicas)}}
+	w.changed.L = &w.mu
+	return w
+}
+
+// attach has the device's callbacks tell the watcher.
+func (w *watcher) attach(cfg *config) { cfg.onEvent, cfg.onResolve = w.event, w.resolve }
+
+func (w *watcher) event(e jobtracker.Event) {
+	if e.Kind != jobtracker.ReplicaChanged {
+		return
+	}
+	w.mu.Lock()
+	w.seen.replicas[e.Replica] = e.To
+	w.mu.Unlock()
+	w.changed.Broadcast()
+}
+
+func (w *watcher) resolve() {
+	w.mu.Lock()
+	w.seen.resolved++
+	w.mu.Unlock()
+	w.changed.Broadcast()
+}
+
+// await waits until what has been seen is as wanted; until must be short.
+func (w *watcher) await(ctx context.Context, until func(*sight) bool) error {
+	stop := context.AfterFunc(ctx, func() {
+		w.mu.Lock() // whoever has looked at ctx waits by now
+		w.mu.Unlock()
+		w.changed.Broadcast()
+	})
+	defer stop()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for !until(&w.seen) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		w.changed.Wait()
+	}
+	return nil
+}
+
+// phase waits until a replica is in a phase.
+func (w *watcher) phase(ctx context.Context, replica int, p jobtracker.ReplicaPhase) error {
+	return w.await(ctx, func(s *sight) bool { return s.replicas[replica].Phase == p })
+}
+
+// more waits until n more jobs of clients have been resolved.
+func (w *watcher) more(ctx context.Context, n int) error {
+	w.mu.Lock()
+	want := w.seen.resolved + n
+	w.mu.Unlock()
+	return w.await(ctx, func(s *sight) bool { return s.resolved >= want })
+}
