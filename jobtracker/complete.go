@@ -37,7 +37,7 @@ func (c *core) complete(tok connToken, id JobID, res *Result) error {
 	rep := &c.reps[tok.replica]
 	rep.sent--
 	rep.answered = true
-	if rep.answers++; rep.sent == 0 || rep.answers >= publishEvery {
+	if rep.answers++; rep.answers >= publishEvery {
 		c.publish(tok.replica)
 	}
 	s.sent &^= bit
@@ -52,13 +52,16 @@ func (c *core) complete(tok connToken, id JobID, res *Result) error {
 	return nil
 }
 
-// publishEvery is how many answers of a replica may not be in the counters yet while more are owed.
+// publishEvery is how many answers of a replica may not be in the counters yet while jobs are in the table.
 const publishEvery = 16
 
-// publish adds the replica's answers to the counters. One atomic operation for each answer would be a tenth of its cost.
+// publish adds the replica's dispatches and answers to the counters. An atomic operation for each would be a tenth of
+// its cost.
 func (c *core) publish(r int) {
-	c.stats.replicas[r].answered.Add(uint64(c.reps[r].answers))
-	c.reps[r].answers = 0
+	rep, to := &c.reps[r], &c.stats.replicas[r]
+	to.dispatched.Add(uint64(rep.dispatches))
+	to.answered.Add(uint64(rep.answers))
+	rep.dispatches, rep.answers = 0, 0
 }
 
 // stale is the refusal of a call on a connection that has ended.

@@ -108,7 +108,7 @@ func (c *Conn[P]) next(ctx context.Context, one *Dispatch[P], many []Dispatch[P]
 			if n == 0 {
 				rep.senders++
 			} else {
-				k.stats.replicas[c.token.replica].dispatched.Add(uint64(n))
+				rep.dispatches += uint32(n)
 				if rep.senders > 0 && rep.ready.Len() > 0 {
 					k.fx.rouse(1 << c.token.replica)
 				}

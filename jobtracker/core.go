@@ -68,16 +68,17 @@ type core struct {
 // replica is what the core knows of one replica.
 type replica struct {
 	// What every job touches comes first, so that it shares cache lines.
-	state    ReplicaState
-	repair   repairStep
-	answered bool              // since the reply deadline was last looked at
-	sent     uint32            // jobs that are Sent here
-	jobs     uint32            // charges: jobs that are not terminal here for the first time
-	answers  uint32            // accepted and not yet in the counters
-	bytes    int64             // of the charges
-	conn     ConnID            // the present connection, or the last one
-	ready    fifo.Queue[JobID] // Queued jobs that nothing blocks; some may have been written off since
-	senders  int               // senders that wait for a job to be ready
+	state      ReplicaState
+	repair     repairStep
+	answered   bool              // since the reply deadline was last looked at
+	sent       uint32            // jobs that are Sent here
+	jobs       uint32            // charges: jobs that are not terminal here for the first time
+	answers    uint32            // accepted and not yet in the counters
+	dispatches uint32            // likewise
+	bytes      int64             // of the charges
+	conn       ConnID            // the present connection, or the last one
+	ready      fifo.Queue[JobID] // Queued jobs that nothing blocks; some may have been written off since
+	senders    int               // senders that wait for a job to be ready
 
 	held      uint32 // jobs that are Held here
 	heldBytes int64

@@ -29,16 +29,22 @@ func (c *core) consider(id JobID, s *slot, r int) {
 	at.next, on.head = on.head, uint32(id-b)
 }
 
-// considerAll considers a new job wherever it is queued.
+// considerAll considers a new job wherever it is queued: one look at its dependencies tells on which replicas none of
+// them blocks and nothing below them can.
 func (c *core) considerAll(id JobID, s *slot) {
-	if s.depN == 0 {
-		s.clear |= s.queued
-		for m := s.queued; m != 0; m &= m - 1 {
-			c.makeReady(id, first(m))
+	var look uint8
+	for at, end := s.depAt, s.depAt+s.depN; at != end; at++ {
+		if d := c.dep(at); d >= c.base {
+			ds := c.slot(d)
+			look |= c.blocking(ds) | ^ds.clear
 		}
-		return
 	}
-	for m := s.queued; m != 0; m &= m - 1 {
+	free := s.queued &^ look
+	s.clear |= free
+	for m := free; m != 0; m &= m - 1 {
+		c.makeReady(id, first(m))
+	}
+	for m := s.queued & look; m != 0; m &= m - 1 {
 		c.consider(id, s, first(m))
 	}
 }

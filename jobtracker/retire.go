@@ -26,6 +26,9 @@ func (c *core) retire() {
 		}
 	}
 	c.base = to + 1
+	for r := range c.lim.n {
+		c.publish(r)
+	}
 	c.stats.retired.Add(uint64(to-from) + 1 - uint64(len(c.side)-moved))
 	for _, w := range c.waiters {
 		if s := c.find(w.id); s != nil && s.queued>>w.replica&1 != 0 {

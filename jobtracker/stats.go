@@ -46,8 +46,8 @@ func (s *Stats) Orphaned() uint64 {
 // ReplicaStats are counts of one replica since the tracker was made.
 type ReplicaStats struct {
 	State      ReplicaState
-	Dispatched uint64 // jobs handed to its sender, replays included
-	Answered   uint64 // completions accepted; up to 15 fewer while the replica owes answers
+	Dispatched uint64 // jobs handed to its sender, replays included; see Answered
+	Answered   uint64 // completions accepted; up to 15 behind until the next retirement, exact when the table is empty
 	Failed     uint64 // of these, bad ones
 }
 

@@ -171,7 +171,8 @@ func (c *core) add(op Op, handle any) (JobID, *slot) {
 	}
 	id := c.next
 	s := c.slot(id)
-	*s = slot{handle: handle, start: op.Start, blocks: uint32(op.Blocks), kind: op.Kind, voters: c.voters}
+	*s = slot{}
+	s.handle, s.start, s.blocks, s.kind, s.voters = handle, op.Start, uint32(op.Blocks), op.Kind, c.voters
 	clear(c.links[(int(id)&(len(c.ring)-1))*c.lim.n:][:c.lim.n])
 	c.scratch = c.ord.add(id, orderOf(op.Kind), op.Start, op.Blocks, c.scratch[:0])
 	c.keepDeps(s, c.scratch)
