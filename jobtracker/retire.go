@@ -38,15 +38,15 @@ func (c *core) retire() {
 	c.todo |= todoPhase
 }
 
-// passable is how far retirement may go: to the fence, but not past a job that is out on a replica where the fence was
-// skipped. Nothing says that it has been executed there, so what comes later must still wait for it.
+// passable is how far retirement may go: to the fence, but not past a job that is outstanding on a replica where the fence
+// was skipped. Nothing says that it has been executed there, so what comes later must still wait for it.
 func (c *core) passable() JobID {
-	blind := c.slot(c.retireTo).skipped & c.live
+	blind := c.slot(c.retireTo).skipped
 	if blind == 0 {
 		return c.retireTo
 	}
 	for id := c.base; id < c.retireTo; id++ {
-		if c.slot(id).sent&blind != 0 {
+		if c.slot(id).open()&blind != 0 {
 			return id - 1
 		}
 	}
