@@ -220,7 +220,13 @@ func (x *rig) refused(call func() error) error {
 }
 
 // orphan demands that a completion is refused for a reason, counted by it, and has changed nothing.
-func (x *rig) orphan(c *Conn[*load], id JobID, res Result, reason OrphanReason) *OrphanError {
+func (x *rig) orphan(c *Conn[*load], id JobID, res Result, reason OrphanReason) {
+	x.t.Helper()
+	require.Error(x.t, x.orphanError(c, id, res, reason))
+}
+
+// orphanError is orphan, for a look at the error.
+func (x *rig) orphanError(c *Conn[*load], id JobID, res Result, reason OrphanReason) *OrphanError {
 	x.t.Helper()
 	before := x.tr.Stats().Orphans
 	err := x.refused(func() error { return c.Complete(id, res) })

@@ -1,7 +1,6 @@
 package jobtracker
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -442,7 +441,7 @@ func TestJ30_EveryEndNeedsQuiesced(t *testing.T) {
 			c := p.connect()
 			require.NoError(t, old.Quiesced())
 			require.True(t, x.replica(1).Connected())
-			require.True(t, errors.Is(c.Context().Err(), nil))
+			require.NoError(t, c.Context().Err())
 			for _, o := range x.peers {
 				o.comeBack()
 			}
