@@ -80,18 +80,21 @@ func (c *core) connect(r int, h Hello) (ConnID, Plan, error) {
 		rep.named = h.Replica
 	}
 	err := c.apply(r, e, cause)
-	return rep.conn, c.plan(rep), err
+	return rep.conn, c.plan(r), err
 }
 
-// plan is what a replica that has just connected goes through.
-func (c *core) plan(rep *replica) Plan {
-	switch {
-	case rep.state.Phase == RepairReady:
+// plan is what replica r, which has just connected, goes through.
+func (c *core) plan(r int) Plan {
+	if c.reps[r].state.Phase == RepairReady {
 		return PlanRepair
-	case rep.ready.Len() > 0 || c.base < c.next:
-		return PlanReplay
 	}
-	return PlanFresh
+	plan := PlanFresh
+	c.each(func(_ JobID, s *slot) {
+		if s.queued>>r&1 != 0 {
+			plan = PlanReplay
+		}
+	})
+	return plan
 }
 
 // isBehind tells whether a replica that connects to a running activation needs a repair.
