@@ -384,7 +384,7 @@ func traceOps(b testing.TB, distance int) ([]Op, string) {
 			}
 			ops = append(ops, op)
 		}
-		return ops, fmt.Sprintf("generated%d", distance)
+		return ops, fmt.Sprintf("cp%d-generated", distance)
 	}
 	defer f.Close()
 	z, err := gzip.NewReader(f)
