@@ -15,7 +15,7 @@ type Op struct {
 type applicant struct {
 	seq    uint64
 	op     Op
-	handle any // nil: it has withdrawn
+	handle any
 }
 
 // submit admits the job, or queues it: id is then 0 and seq names the application.
@@ -39,29 +39,28 @@ func (c *core) submit(op Op, handle any) (id JobID, seq uint64, err error) {
 	return id, 0, nil
 }
 
-// withdraw takes back an application; false means that it was decided already.
-func (c *core) withdraw(seq uint64) bool {
-	for i := range c.waiting.Len() {
-		if a := c.waiting.At(i); a.seq == seq && a.handle != nil {
-			a.handle = nil
-			c.todo |= todoAdmit // the next one may fit
-			c.settle()
-			return true
+// withdraw takes back an application; false means that it was decided already. Nothing of it stays: applications that
+// come and go behind one that cannot be admitted yet are no more than those that wait.
+func (c *core) withdraw(seq uint64) (found bool) {
+	for range c.waiting.Len() { // once around: the order stays
+		if a, _ := c.waiting.Pop(); a.seq == seq {
+			found = true
+		} else {
+			c.waiting.Push(a)
 		}
 	}
-	return false
+	if found {
+		c.todo |= todoAdmit // the next one may fit
+		c.settle()
+	}
+	return found
 }
 
 // admitWaiting admits applicants in their order as far as the limits allow.
 func (c *core) admitWaiting() {
-	for a := c.waiting.Peek(); a != nil; a = c.waiting.Peek() {
-		if a.handle != nil {
-			if !c.fits(a.op) {
-				return
-			}
-			id := c.admit(a.op, a.handle)
-			c.fx.admit(admission{handle: a.handle, id: id})
-		}
+	for a := c.waiting.Peek(); a != nil && c.fits(a.op); a = c.waiting.Peek() {
+		id := c.admit(a.op, a.handle)
+		c.fx.admit(admission{handle: a.handle, id: id})
 		c.waiting.Pop()
 	}
 }
@@ -69,9 +68,7 @@ func (c *core) admitWaiting() {
 // refuseWaiting ends all applications.
 func (c *core) refuseWaiting(cause error) {
 	for a, ok := c.waiting.Pop(); ok; a, ok = c.waiting.Pop() {
-		if a.handle != nil {
-			c.fx.admit(admission{handle: a.handle, err: &EndedError{What: "admission", Cause: cause}})
-		}
+		c.fx.admit(admission{handle: a.handle, err: &EndedError{What: "admission", Cause: cause}})
 	}
 }
 

@@ -147,9 +147,7 @@ func (c *core) appendState(b []byte) []byte {
 	}
 	for i := range c.waiting.Len() {
 		a := c.waiting.At(i)
-		if a.handle != nil {
-			u(a.seq, uint64(a.op.Kind), a.op.Start, a.op.Blocks, oneIf(a.op.FUA), oneIf(a.op.Snapshot))
-		}
+		u(a.seq, uint64(a.op.Kind), a.op.Start, a.op.Blocks, oneIf(a.op.FUA), oneIf(a.op.Snapshot))
 	}
 	c.each(func(id JobID, s *slot) {
 		u(uint64(id), uint64(s.kind), s.start, uint64(s.blocks), s.aux, uint64(s.flags), oneIf(s.handle != nil))
