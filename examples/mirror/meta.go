@@ -91,6 +91,8 @@ type meta struct {
 	dirty      bitmap
 }
 
+func checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
+
 // length is that of an encoded copy.
 func (m *meta) length() int {
 	return (metaHeader + 8*len(m.dirty) + metaUnit - 1) / metaUnit * metaUnit
@@ -116,7 +118,7 @@ func (m *meta) encode() []byte {
 	for i, w := range m.dirty {
 		le.PutUint64(b[metaHeader+8*i:], w)
 	}
-	le.PutUint32(b[8:], crc32.Checksum(b[12:], castagnoli))
+	le.PutUint32(b[8:], checksum(b[12:]))
 	return b
 }
 
@@ -128,7 +130,7 @@ func decodeMeta(b []byte) (*meta, error) {
 	}
 	le := binary.LittleEndian
 	n := int64(le.Uint32(b[12:]))
-	if n < metaHeader || n > int64(len(b)) || crc32.Checksum(b[12:n], castagnoli) != le.Uint32(b[8:]) {
+	if n < metaHeader || n > int64(len(b)) || checksum(b[12:n]) != le.Uint32(b[8:]) {
 		return nil, fmt.Errorf("%w: bad checksum", errDamaged)
 	}
 	if v := le.Uint16(b[16:]); v != metaVersion {
