@@ -77,7 +77,7 @@ func (c *core) connect(r int, h Hello) (ConnID, Plan, error) {
 		c.device = h.Device
 	}
 	if h.Replica != (ID{}) {
-		rep.named = h.Replica
+		rep.said = h.Replica
 	}
 	err := c.apply(r, e, cause)
 	return rep.conn, c.plan(r), err
@@ -121,7 +121,7 @@ func (c *core) checkHello(r int, h Hello) error {
 	switch {
 	case h.Device != (ID{}) && c.device != (ID{}) && h.Device != c.device:
 		return bad("Device", fmt.Sprintf("%x", h.Device), fmt.Sprintf("%x", c.device))
-	case h.Replica != (ID{}) && rep.named != (ID{}) && h.Replica != rep.named && rep.state.Home != HomeReplaced:
+	case h.Replica != (ID{}) && rep.named != (ID{}) && h.Replica != rep.named:
 		return bad("Replica", fmt.Sprintf("%x", h.Replica), fmt.Sprintf("%x", rep.named))
 	case h.Blocks != 0 && h.Blocks != c.lim.blocks:
 		return bad("Blocks", h.Blocks, c.lim.blocks)
@@ -135,8 +135,9 @@ func (c *core) checkHello(r int, h Hello) error {
 		return bad("Flush", h.Flush, fmt.Sprintf("at most %d", c.flushes))
 	}
 	for other := range c.lim.n {
-		if o := &c.reps[other]; other != r && h.Replica != (ID{}) && o.named == h.Replica && o.state.Connected() {
-			return bad("Replica", fmt.Sprintf("%x, connected as replica %d", h.Replica, other), "another")
+		o := &c.reps[other]
+		if other != r && h.Replica != (ID{}) && (h.Replica == o.named || h.Replica == o.said && o.state.Connected()) {
+			return bad("Replica", fmt.Sprintf("%x, which is replica %d", h.Replica, other), "another")
 		}
 	}
 	return nil
@@ -305,7 +306,7 @@ func (c *core) replaceReplica(r int) error {
 	if err := c.apply(r, EventReplace, ErrReplaced); err != nil {
 		return err
 	}
-	c.reps[r].named = ID{}
+	c.reps[r].said, c.reps[r].named = ID{}, ID{}
 	return nil
 }
 

@@ -17,6 +17,9 @@ func (c *core) step(r int, e ReplicaEvent, cause error) error {
 	}
 	rep.state = to
 	rep.cause = cause
+	if to.Phase == Voting {
+		rep.named = rep.said
+	}
 	c.mask(r)
 	c.fx.time() // deadlines may come or go
 	a := actionsOf(from, to)

@@ -136,7 +136,7 @@ func (c *core) appendState(b []byte) []byte {
 			rep.hello.flush, oneIf(rep.blank), oneIf(rep.dirty), uint64(rep.jobs), uint64(rep.bytes), uint64(rep.held),
 			uint64(rep.heldBytes), uint64(rep.sent), uint64(rep.vouched), rep.flushed, oneIf(rep.answered), uint64(rep.looks),
 			uint64(rep.replyAt.UnixNano()), uint64(rep.offlineAt.UnixNano()))
-		b = append(b, rep.named[:]...)
+		b = append(append(b, rep.said[:]...), rep.named[:]...)
 		b = append(b, text(rep.cause)...)
 		for i := range rep.ready.Len() {
 			id := *rep.ready.At(i)
