@@ -144,7 +144,7 @@ func (c *Conn[P]) fill(k *core, d *Dispatch[P]) int {
 			d.Half = HalfWrite
 		}
 	case Flush:
-		if rep := &k.reps[r]; rep.state.Phase == Voting || rep.final == id {
+		if rep := &k.reps[r]; rep.state.Phase == Voting || rep.final != 0 && rep.final <= id {
 			d.Number, d.Generation = s.aux, k.generation
 		}
 	case Read, Write, Zero, Trim, Barrier:
