@@ -294,7 +294,7 @@ func (c *core) disable(cause error) error {
 // close ends everything for good.
 func (c *core) close() {
 	if c.phase != Closed {
-		c.end(ErrClosed, nil, Closed)
+		c.end(ErrClosed, ErrClosed, Closed)
 	}
 }
 
