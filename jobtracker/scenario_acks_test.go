@@ -104,7 +104,7 @@ func TestJ09_QuorumOfEachSize(t *testing.T) {
 	for n := 1; n <= MaxReplicas; n++ {
 		for w := 1; w <= n; w++ {
 			t.Run(fmt.Sprintf("%d of %d", w, n), func(t *testing.T) {
-				for _, kind := range []Kind{Write, Zero, Trim, Flush} {
+				for _, kind := range []Kind{Write, Flush} {
 					for bad := range n {
 						x := newRig(t, Config[*load]{Replicas: n, WriteQuorum: w, Order: ReplicaOrders})
 						x.tainted = true

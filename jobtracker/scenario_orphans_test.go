@@ -177,7 +177,7 @@ func TestJ04_ReplyAfterTenThousandJobs(t *testing.T) {
 			x.write(i%rigBlocks, 1)
 			if i%100 == 99 {
 				x.flush()
-				x.settle()
+				x.answerAll(x.peers...)
 			}
 		}
 		require.Equal(t, uint64(10_102), x.tr.Stats().Retired)
