@@ -151,7 +151,7 @@ func (c *core) look() {
 	case Active, Deactivating:
 		switch {
 		case c.voters == 0:
-			c.end(ErrAllFaulted, ErrAllFaulted, Inactive)
+			c.end(ErrAllFaulted, cutShort(ErrAllFaulted), Inactive)
 		case c.phase == Deactivating && c.active() == 0:
 			c.end(ErrDeactivated, c.syncResult(), Inactive)
 		}
@@ -282,19 +282,22 @@ func (c *core) end(cause, result error, to Activation) {
 	c.todo = 0
 }
 
+// cutShort is the end of a deactivation by something else.
+func cutShort(cause error) error { return &EndedError{What: "activation", Cause: cause} }
+
 // disable ends the activation at once.
 func (c *core) disable(cause error) error {
 	if c.phase == Inactive || c.phase == Closed {
 		return &PhaseError{Call: "disable", Phase: c.phase, Cause: c.cause}
 	}
-	c.end(cause, cause, Inactive)
+	c.end(cause, cutShort(cause), Inactive)
 	return nil
 }
 
 // close ends everything for good.
 func (c *core) close() {
 	if c.phase != Closed {
-		c.end(ErrClosed, ErrClosed, Closed)
+		c.end(ErrClosed, cutShort(ErrClosed), Closed)
 	}
 }
 

@@ -39,9 +39,14 @@ func (c *core) retire() {
 }
 
 // passable is how far retirement may go: to the fence, but not past a job that is outstanding on a replica where the fence
-// was skipped. Nothing says that it has been executed there, so what comes later must still wait for it.
+// was skipped, or where it is a barrier that was done on a former connection, before the job was replayed. Nothing says
+// that it has been executed there, so what comes later must still wait for it.
 func (c *core) passable() JobID {
-	blind := c.slot(c.retireTo).skipped
+	fence := c.slot(c.retireTo)
+	blind := fence.skipped
+	if fence.kind == Barrier {
+		blind |= fence.done &^ fence.here
+	}
 	if blind == 0 {
 		return c.retireTo
 	}
