@@ -27,7 +27,7 @@ type Cluster struct {
 
 	mu         sync.Mutex
 	rng        *rand.Rand
-	generation uint64
+	generation uint64 // the highest given
 	open       []*Job // not known to be resolved
 	audit      audit
 }
@@ -117,14 +117,7 @@ func (c *Cluster) Replica(i int) *Replica { return c.replicas[i] }
 // Replicas are all replicas.
 func (c *Cluster) Replicas() []*Replica { return c.replicas }
 
-// Generation is that of the last activation.
-func (c *Cluster) Generation() uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.generation
-}
-
-// Activate opens an activation of the next generation: as a new device if all replicas are blank. It fails the test if
+// Activate opens an activation of a new generation: as a new device if all replicas are blank. It fails the test if
 // the tracker refuses.
 func (c *Cluster) Activate() *jobtracker.Handle {
 	c.t.Helper()
@@ -142,11 +135,10 @@ func (c *Cluster) TryActivate(o jobtracker.ActivateOptions) (*jobtracker.Handle,
 		blank = blank && r.Hello().Generation == 0
 	}
 	c.mu.Lock()
-	before := c.generation
 	if o.Generation == 0 {
-		o.Generation = before + 1
+		o.Generation = c.generation + 1
 	}
-	c.generation = o.Generation
+	c.generation = max(c.generation, o.Generation)
 	c.mu.Unlock()
 	o.Create = o.Create || blank
 	var h *jobtracker.Handle
@@ -154,13 +146,6 @@ func (c *Cluster) TryActivate(o jobtracker.ActivateOptions) (*jobtracker.Handle,
 		h, err = c.Tracker.Activate(o)
 		return err
 	})
-	if err != nil {
-		c.mu.Lock()
-		if c.generation == o.Generation {
-			c.generation = before
-		}
-		c.mu.Unlock()
-	}
 	return h, err
 }
 
@@ -231,7 +216,7 @@ func (c *Cluster) Settle() {
 	for n := 0; ; n++ {
 		moved := false
 		for _, r := range c.replicas {
-			for r.receive(batchSize) {
+			if r.receive(batchSize) {
 				moved = true
 			}
 			for r.execute(nil) {

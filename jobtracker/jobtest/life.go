@@ -17,9 +17,8 @@ var ErrDependency = errors.New("jobtest: depends on a failed job")
 // not delivered. After the connection has ended it goes on as a real one does: what is in the socket can still be
 // executed, until it is quiesced, and replies can still be handed in.
 type Life struct {
-	r          *Replica
-	conn       *jobtracker.Conn[*Payload]
-	generation uint64
+	r    *Replica
+	conn *jobtracker.Conn[*Payload]
 
 	// All below is guarded by r.mu.
 	disk      *disk
@@ -31,6 +30,7 @@ type Life struct {
 	failed    map[jobtracker.JobID]bool
 	wrote     map[uint64]jobtracker.JobID // the last writer of each block in this life
 	receiving bool
+	noted     bool // the activation's generation
 	over      bool // the connection has ended, as far as the replica knows
 	last      *reply
 	kick      chan struct{} // live mode: there may be something to execute or deliver
@@ -81,6 +81,9 @@ func (l *Life) InSocket() []jobtracker.JobID {
 // Receive takes what the tracker has for the connection into the socket, and tells how much it was. A poll.
 func (l *Life) Receive() int { return l.receive(batchSize) }
 
+// ReceiveOne is Receive for one job.
+func (l *Life) ReceiveOne() int { return l.receive(1) }
+
 const batchSize = 16
 
 func (l *Life) receive(most int) int {
@@ -94,16 +97,31 @@ func (l *Life) receive(most int) int {
 	r.mu.Unlock()
 	l.note()
 	var got []jobtracker.Dispatch[*Payload]
-	err := r.c.call("NextBatch", func() (err error) {
-		got, err = l.conn.NextBatch(ended, make([]jobtracker.Dispatch[*Payload], most))
-		return err
-	})
+	err := l.poll(most, &got)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l.receiving = false
 	l.take(got)
 	l.over = l.over || errors.Is(err, jobtracker.ErrStaleConn)
 	return len(got)
+}
+
+// poll asks the tracker for jobs: for one with Next, for more with NextBatch.
+func (l *Life) poll(most int, got *[]jobtracker.Dispatch[*Payload]) error {
+	if most > 1 {
+		return l.r.c.call("NextBatch", func() (err error) {
+			*got, err = l.conn.NextBatch(ended, make([]jobtracker.Dispatch[*Payload], most))
+			return err
+		})
+	}
+	return l.r.c.call("Next", func() error {
+		var d jobtracker.Dispatch[*Payload]
+		err := l.conn.Next(ended, &d)
+		if err == nil {
+			*got = append(*got, d)
+		}
+		return err
+	})
 }
 
 // take puts jobs into the socket, and checks that they may be there. Under r.mu.
@@ -255,15 +273,19 @@ func (l *Life) pass(fence jobtracker.JobID) {
 func (l *Life) note() {
 	r := l.r
 	r.mu.Lock()
-	done := l.over || l.conn.Context().Err() != nil || l.disk.generation >= l.generation
+	done := l.noted || l.over
 	r.mu.Unlock()
 	if done || r.State().Phase != jobtracker.Voting {
 		return
 	}
+	dump := r.c.Tracker.Dump()
+	if d := dump.Replicas[r.index]; d.Conn != l.conn.ID() || d.State != jobtracker.Voting.String() {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !l.over && r.life == l && l.disk.generation < l.generation {
-		l.disk.generation, l.disk.flush = l.generation, 0
+	if l.noted = true; l.disk.generation < dump.Generation {
+		l.disk.generation, l.disk.flush = dump.Generation, 0
 	}
 }
 

@@ -90,7 +90,7 @@ func (r *Replica) ConnectWith(h jobtracker.Hello) (*Life, error) {
 		return nil, err
 	}
 	l := &Life{
-		r: r, conn: conn, generation: r.c.Generation(), out: map[jobtracker.JobID]*request{},
+		r: r, conn: conn, out: map[jobtracker.JobID]*request{},
 		seen: map[jobtracker.JobID]bool{}, failed: map[jobtracker.JobID]bool{},
 		wrote: map[uint64]jobtracker.JobID{}, kick: make(chan struct{}, 1), read: make(chan struct{}, 1),
 	}
