@@ -84,8 +84,10 @@ func (c *core) liveConn(r int) ConnID {
 
 // orphan is the typed refusal of a completion; only its count changes.
 func (c *core) orphan(tok connToken, id JobID, kind Kind) error {
-	e := &OrphanError{Job: id, Conn: tok.conn, Current: tok.conn, Replica: uint8(tok.replica), GotKind: kind}
-	e.Reason, e.Kind = c.classify(tok, id)
+	e := &OrphanError{Job: id, Conn: tok.conn, Current: tok.conn, Replica: uint8(tok.replica)}
+	if e.Reason, e.Kind = c.classify(tok, id); e.Reason == OrphanKindMismatch {
+		e.GotKind = kind
+	}
 	c.stats.orphans[e.Reason].Inc()
 	return e
 }
