@@ -46,6 +46,9 @@ type Tracker[P any] struct {
 	timer *time.Timer
 	// +checklocks:mu
 	timerAt time.Time
+	// timerNo tells timers apart: one that has fired may come late, when there is another.
+	// +checklocks:mu
+	timerNo uint64
 	// ticks counts timers that have not run to their end.
 	// +checklocks:mu
 	ticks int
@@ -209,14 +212,16 @@ func (t *Tracker[P]) setTimerLocked(at time.Time) {
 	t.timer, t.timerAt = nil, at
 	if !at.IsZero() {
 		t.ticks++
-		t.timer = time.AfterFunc(time.Until(at), t.tick)
+		t.timerNo++
+		no := t.timerNo
+		t.timer = time.AfterFunc(time.Until(at), func() { t.tick(no) })
 	}
 }
 
 // tick is the timer: it carries nothing, it has the core look at the time.
-func (t *Tracker[P]) tick() {
+func (t *Tracker[P]) tick(no uint64) {
 	_ = t.do(nil, 0, func(k *core) error { // no error is possible
-		t.tickedLocked()
+		t.tickedLocked(no) // +checklocksignore: the gate holds the lock
 		k.tick(time.Now())
 		k.fx.time()
 		return nil
@@ -224,9 +229,11 @@ func (t *Tracker[P]) tick() {
 }
 
 // +checklocks:t.mu
-func (t *Tracker[P]) tickedLocked() {
+func (t *Tracker[P]) tickedLocked(no uint64) {
 	t.ticks--
-	t.timer, t.timerAt = nil, noTime
+	if no == t.timerNo {
+		t.timer, t.timerAt = nil, noTime
+	}
 }
 
 // drain runs callbacks until there are none. If one panics, what is left is run by the next drainer.
