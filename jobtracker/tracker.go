@@ -118,6 +118,7 @@ func (t *Tracker[P]) do(c *Conn[P], id JobID, fn func(*core) error) error {
 //
 // +checklocks:t.mu
 func (t *Tracker[P]) takeLocked() (drain bool) {
+	t.catchUpLocked()
 	fx := &t.core.fx
 	if fx.due&dueRare != 0 {
 		t.takeRareLocked(fx)
@@ -236,49 +237,73 @@ func (t *Tracker[P]) tickedLocked(no uint64) {
 	}
 }
 
-// drain runs callbacks until there are none. If one panics, what is left is run by the next drainer.
+// drain runs callbacks until there are none. If one panics, what is left is run on the next call.
 func (t *Tracker[P]) drain() {
 	done := false
 	defer func() {
 		if !done {
 			t.mu.Lock()
-			t.calls.Abandon()
+			t.abandonLocked()
 			t.mu.Unlock()
 		}
 	}()
-	for t.calls.Run(t.run) {
+	for t.calls.Run(t.run) { // +checklocksignore: Run is the drainer's, with no lock held
 		t.mu.Lock()
 		t.calls.Take()
 		t.mu.Unlock()
+		t.drained()
 	}
 	done = true
+	t.drained()
+}
+
+// drained goes on with what waited for callbacks to be run: admission, or who closes.
+func (t *Tracker[P]) drained() {
 	if t.lagging.Load() || t.stats.phase.Load() == uint32(Closed) {
-		_ = t.do(nil, 0, func(k *core) error { // no error is possible
-			t.drainedLocked(k)
+		_ = t.do(nil, 0, func(*core) error { // no error is possible
+			t.drainedLocked() // +checklocksignore: the gate holds the lock
 			return nil
 		})
 	}
 }
 
-// drainedLocked goes on with what waited for callbacks to be run: admission, or who closes.
-//
 // +checklocks:t.mu
-func (t *Tracker[P]) drainedLocked(k *core) {
-	t.lagLocked()
-	k.todo |= todoAdmit
-	k.settle()
+func (t *Tracker[P]) drainedLocked() {
+	t.catchUpLocked()
 	t.restLocked()
 }
 
-// lagLocked has admission wait while too many callbacks have not been run.
+// abandonLocked ends the draining because a callback panicked. The next call, whatever it is, looks at what is left.
+//
+// +checklocks:t.mu
+func (t *Tracker[P]) abandonLocked() {
+	t.calls.Abandon()
+	t.core.fx.due |= dueJobs
+	t.restLocked()
+}
+
+// catchUpLocked ends the wait for callbacks to be run.
+//
+// +checklocks:t.mu
+func (t *Tracker[P]) catchUpLocked() {
+	if t.core.behind && t.calls.Len() < t.core.lim.maxCallbacks {
+		t.core.behind = false
+		t.lagging.Store(false)
+		t.core.todo |= todoAdmit
+		t.core.settle()
+	}
+}
+
+// lagLocked has admission wait when too many callbacks have not been run; see catchUpLocked.
 //
 // +checklocks:t.mu
 func (t *Tracker[P]) lagLocked() {
 	limit := t.core.lim.maxCallbacks
-	if behind := t.calls.Len() >= limit; behind != t.core.behind {
-		t.lagging.Store(behind)
+	if !t.core.behind && t.calls.Len() >= limit {
+		t.lagging.Store(true)
 		// The drainer may have run the last one just before it could see that somebody waits: look once more.
-		t.core.behind = behind && t.calls.Len() >= limit
+		t.core.behind = t.calls.Len() >= limit
+		t.lagging.Store(t.core.behind)
 	}
 }
 
