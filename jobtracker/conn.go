@@ -202,7 +202,7 @@ func (c *Conn[P]) CompleteBatch(batch []Completion) (refused int) {
 		for i := range batch {
 			b := &batch[i]
 			if !k.current(c.token) { // ended by a failure within this batch
-				b.Err = k.late(c.token, b.ID, k.reps[c.token.replica].cause)
+				b.Err = k.late(c.token, b.ID, k.fx.whyEnded(c.token.conn))
 			} else {
 				b.Err = k.complete(c.token, b.ID, &b.Result)
 			}

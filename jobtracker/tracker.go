@@ -408,8 +408,11 @@ func (t *Tracker[P]) Replace(replica int) error {
 }
 
 // Fault faults a replica: its connection ends, its jobs are written off, and it needs a repair. One that nothing is
-// expected of is left as it is.
+// expected of is left as it is. Nil is [ErrFaulted].
 func (t *Tracker[P]) Fault(replica int, cause error) error {
+	if cause == nil {
+		cause = ErrFaulted
+	}
 	return t.do(nil, 0, func(k *core) error {
 		return k.faultReplica(replica, &FaultError{Replica: replica, Err: cause})
 	})
