@@ -219,6 +219,9 @@ func (c *core) closed(id JobID, s *slot) {
 	case id < c.base:
 		c.retireStraggler(id, s)
 	case s.kind.fences():
+		if s.done == 0 {
+			return // nobody has done it: it vouches for nothing
+		}
 		c.retireTo = max(c.retireTo, id)
 		c.todo |= todoRetire
 	case id <= c.retireTo: // retirement had to stop before it

@@ -149,10 +149,12 @@ func (c *core) admit(op Op, handle any) JobID {
 	}
 	c.charge(s)
 	if s.voters != c.lim.all { // else nothing can be bad yet
-		if c.decide(id, s); s.flags&flagBad != 0 && !c.finishing() {
+		if c.decide(id, s); s.flags&flagBad != 0 && (s.kind.writes() || op.Snapshot) {
 			c.writeOff(id, s, s.open()) // nobody has seen it: leave it nowhere
 			return id
 		}
+		// A flush or barrier goes to whom it can all the same: what it makes durable there can be retired, and a repair
+		// waits for its last flush.
 	}
 	if c.lim.writeBack && op.Kind.writes() && !op.FUA {
 		c.resolve(id, s, nil)
