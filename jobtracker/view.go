@@ -48,8 +48,10 @@ type JobDump struct {
 
 // dump copies at most most jobs.
 func (c *core) dump(most int) Dump {
-	d := Dump{Phase: c.phase.String(), Generation: c.generation, Next: c.next, Cause: text(c.cause), Waiting: c.waiting.Len(),
-		Active: c.active()}
+	d := Dump{
+		Phase: c.phase.String(), Generation: c.generation, Next: c.next, Cause: text(c.cause), Waiting: c.waiting.Len(),
+		Active: c.active(),
+	}
 	for r := range c.lim.n {
 		rep := &c.reps[r]
 		d.Replicas = append(d.Replicas, ReplicaDump{
@@ -91,24 +93,26 @@ func (d Dump) String() string {
 	if len(d.Jobs) == 0 {
 		return b.String()
 	}
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprint(w, "id\tkind\tblocks\tacked")
+	var rows strings.Builder
+	rows.WriteString("id\tkind\tblocks\tacked")
 	for r := range d.Replicas {
-		fmt.Fprintf(w, "\t%d", r)
+		fmt.Fprintf(&rows, "\t%d", r)
 	}
-	fmt.Fprintln(w)
+	rows.WriteByte('\n')
 	for _, j := range d.Jobs {
 		blocks := "all"
 		if j.Blocks > 0 {
 			blocks = fmt.Sprintf("%d+%d", j.Start, j.Blocks)
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%v", j.ID, j.Kind, blocks, j.Acked)
+		fmt.Fprintf(&rows, "%d\t%s\t%s\t%v", j.ID, j.Kind, blocks, j.Acked)
 		for _, s := range j.States {
-			fmt.Fprintf(w, "\t%s", s)
+			fmt.Fprintf(&rows, "\t%s", s)
 		}
-		fmt.Fprintln(w)
+		rows.WriteByte('\n')
 	}
-	_ = w.Flush() // a strings.Builder does not fail
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	_, _ = w.Write([]byte(rows.String())) // a strings.Builder does not fail
+	_ = w.Flush()
 	if more := d.Active - len(d.Jobs); more > 0 {
 		fmt.Fprintf(&b, "and %d more\n", more)
 	}
