@@ -147,7 +147,7 @@ func TestJ02CutAndReplay(t *testing.T) {
 // then said to need a repair; the end does not wait for it for ever.
 func TestJ08SilentReplica(t *testing.T) {
 	dir := t.TempDir()
-	r := newRig(t, "-dir", dir, "-size", "16M", "-reply-timeout", "200ms", "-offline-for", "100ms")
+	r := newRig(t, "-dir", dir, "-size", "16M", "-reply-timeout", "500ms", "-offline-for", "100ms")
 	c := r.client()
 	w := load(16 << 20)
 	require.NoError(t, c.run(w, 200))
