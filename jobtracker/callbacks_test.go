@@ -3,7 +3,9 @@ package jobtracker
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,13 +16,14 @@ import (
 
 // heard is what callbacks told, in order.
 type heard struct {
-	mu   sync.Mutex
+	t  *testing.T
+	mu sync.Mutex
+	// +checklocks:mu
 	seqs []uint64
-	// Of each job.
-	resolved, retired map[JobID]int
-	payloads          map[JobID]int
-	events            []Event
-	t                 *testing.T
+	// +checklocks:mu
+	resolved, retired, payloads map[JobID]int
+	// +checklocks:mu
+	events []Event
 }
 
 // hear has a configuration's callbacks note what they are told, and demands what holds for all.
@@ -52,6 +55,27 @@ func hear(t *testing.T, cfg *Config[int]) *heard {
 		h.events = append(h.events, e)
 	}
 	return h
+}
+
+// outcomes is how often each job was resolved.
+func (h *heard) outcomes() map[JobID]int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return maps.Clone(h.resolved)
+}
+
+// told are the events.
+func (h *heard) told() []Event {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.events)
+}
+
+// paid is the payload that a job was resolved with.
+func (h *heard) paid(j *Job[int]) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.payloads[j.ID()]
 }
 
 // require demands that each of the jobs was resolved and retired once, and nothing else; and that Seq goes up.
@@ -87,7 +111,7 @@ func TestCallbacksOncePerJob(t *testing.T) {
 	require.Error(t, err)
 	require.NoError(t, tr.Disable(errDisk))
 	h.require(jobs...)
-	require.Equal(t, 109, h.payloads[jobs[18].ID()])
+	require.Equal(t, 109, h.paid(jobs[18]))
 	for _, j := range jobs {
 		require.Zero(t, j.payload, "a payload is kept alive")
 	}
@@ -138,7 +162,7 @@ func TestCallbacksEvents(t *testing.T) {
 
 	var kinds [numEventKinds]int
 	var phases []Activation
-	for _, e := range h.events {
+	for _, e := range h.told() {
 		kinds[e.Kind]++
 		switch e.Kind {
 		case ReadMismatch:
@@ -160,7 +184,7 @@ func TestCallbacksEvents(t *testing.T) {
 	require.Equal(t, []Activation{Activating, Active, Inactive, Activating, Closed}, phases)
 	h.require(r, w)
 
-	require.Len(t, h.events, strings.Count(lines.String(), "\n"), "a line for each event")
+	require.Len(t, h.told(), strings.Count(lines.String(), "\n"), "a line for each event")
 	for _, line := range []string{
 		"level=INFO msg=activation seq=1 phase=activating cause=<nil>\n",
 		"level=INFO msg=replica seq=2 replica=0 from=new to=fresh conn=1 cause=<nil>\n",
@@ -297,9 +321,7 @@ func TestCallbackBlocksOthersGoOn(t *testing.T) {
 		require.NoError(t, tr.Fault(2, errDisk))
 		require.ErrorIs(t, context.Cause(conns[2].Context()), errDisk)
 		require.Positive(t, tr.Dump().Callbacks)
-		h.mu.Lock()
-		require.Empty(t, h.resolved)
-		h.mu.Unlock()
+		require.Empty(t, h.outcomes())
 		closing := tr.Close()
 		require.ErrorIs(t, closing.Wait(ended()), context.Canceled, "a callback has not returned")
 		close(leave)
@@ -331,7 +353,7 @@ func TestCallbackPanics(t *testing.T) {
 			jobs := []*Job[int]{submit(t, tr, write(0, 1)), submit(t, tr, write(1, 1)), submit(t, tr, write(2, 1))}
 			bad = jobs[1].ID()
 			require.PanicsWithValue(t, "foreign", func() { _ = tr.Disable(nil) })
-			require.Equal(t, map[JobID]int{1: 1, 2: 1}, h.resolved)
+			require.Equal(t, map[JobID]int{1: 1, 2: 1}, h.outcomes())
 			require.Equal(t, Inactive, tr.Stats().Phase, "what was done is done")
 			for _, j := range jobs {
 				require.ErrorIs(t, j.Err(), ErrDisabled)
@@ -403,7 +425,6 @@ func lagging(t *testing.T, inside func(tr *Tracker[int], n int)) (tr *Tracker[in
 			inside(tr, n)
 		}
 	}})
-	require.Equal(t, 4, tr.core.lim.maxCallbacks)
 	return tr, func() {
 		armed = true
 		require.NoError(t, tr.Fault(2, errDisk))

@@ -9,18 +9,20 @@ import (
 )
 
 // armed tells whether the tracker has a timer, and for when.
-//
-// +checklocksignore: do holds the lock
 func armed(tr *Tracker[int]) (at time.Duration, on bool) {
-	_ = tr.do(nil, 0, func(k *core) error {
-		on = tr.timer != nil
-		if want := tr.core.deadline(); !want.Equal(tr.timerAt) {
-			panic("the timer is not for the earliest deadline")
-		}
-		at = time.Until(tr.timerAt)
+	_ = tr.do(nil, 0, func(*core) error {
+		at, on = armedLocked(tr) // +checklocksignore: the gate holds the lock
 		return nil
 	})
 	return at, on
+}
+
+// +checklocks:tr.mu
+func armedLocked(tr *Tracker[int]) (at time.Duration, on bool) {
+	if !tr.core.deadline().Equal(tr.timerAt) {
+		panic("the timer is not for the earliest deadline")
+	}
+	return time.Until(tr.timerAt), tr.timer != nil
 }
 
 // pass has time pass, and what it brings about.

@@ -66,7 +66,7 @@ var (
 	// ErrPeerClosed is the cause of a connection's end when its driver gave none.
 	ErrPeerClosed = errors.New("jobtracker: connection closed")
 	// ErrRepaired is the cause with which the context of a repair ends that went well.
-	ErrRepaired = errors.New("jobtracker: repaired")
+	ErrRepaired = errors.New("jobtracker: repaired") // +checklocksignore: used under a lock only, but it never changes
 	// ErrAborted is the cause of a repair's end when its driver gave none.
 	ErrAborted = errors.New("jobtracker: repair aborted")
 )

@@ -151,14 +151,14 @@ func (t *Tracker[P]) Submit(ctx context.Context, op Op, payload P) (*Job[P], err
 	var w *waitCh
 	var seq uint64
 	err := t.do(nil, 0, func(k *core) error {
-		j = t.newJobLocked(payload)
+		j = t.newJobLocked(payload) // +checklocksignore: the gate holds the lock
 		id, application, err := k.submit(op, j)
 		if err != nil {
 			var none P
 			j.payload = none
 			return err
 		}
-		t.useJobLocked()
+		t.useJobLocked() // +checklocksignore: the gate holds the lock
 		j.id = id
 		if seq = application; seq != 0 {
 			w = t.waiter()

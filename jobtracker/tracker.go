@@ -325,7 +325,7 @@ func (t *Tracker[P]) Activate(o ActivateOptions) (*Handle, error) {
 		if err := k.activate(o); err != nil {
 			return err
 		}
-		t.begin = h
+		t.begin = h // +checklocksignore: the gate holds the lock
 		return nil
 	})
 	if err != nil {
@@ -342,16 +342,23 @@ func (t *Tracker[P]) Activate(o ActivateOptions) (*Handle, error) {
 func (t *Tracker[P]) Deactivate() *Handle {
 	var h *Handle
 	err := t.do(nil, 0, func(k *core) error {
-		if t.finish == nil && k.phase != Inactive && k.phase != Closed {
-			t.finish = newHandle()
-		}
-		h = t.finish
+		h = t.finishLocked() // +checklocksignore: the gate holds the lock
 		return k.deactivate()
 	})
 	if err != nil {
 		return resolvedHandle(err)
 	}
 	return h
+}
+
+// finishLocked is the handle of who waits for the activation to end; nil if there is none.
+//
+// +checklocks:t.mu
+func (t *Tracker[P]) finishLocked() *Handle {
+	if t.finish == nil && t.core.phase != Inactive && t.core.phase != Closed {
+		t.finish = newHandle()
+	}
+	return t.finish
 }
 
 // Disable ends the activation at once: every job that is not resolved fails with [ErrEnded] and the cause, every
@@ -369,14 +376,21 @@ func (t *Tracker[P]) Disable(cause error) error {
 func (t *Tracker[P]) Close() *Handle {
 	var h *Handle
 	_ = t.do(nil, 0, func(k *core) error { // no error is possible
-		if t.closed == nil {
-			t.closed = newHandle()
-		}
-		h = t.closed
+		h = t.closedLocked() // +checklocksignore: the gate holds the lock
 		k.close()
 		return nil
 	})
 	return h
+}
+
+// closedLocked is the handle of who waits for the tracker to be closed.
+//
+// +checklocks:t.mu
+func (t *Tracker[P]) closedLocked() *Handle {
+	if t.closed == nil {
+		t.closed = newHandle()
+	}
+	return t.closed
 }
 
 // Connect opens a connection for a replica whose former one has ended and is quiesced. The replica's driver keeps the
@@ -391,7 +405,7 @@ func (t *Tracker[P]) Connect(replica int, hello Hello) (*Conn[P], error) {
 		}
 		c.token, c.plan = connToken{replica: replica, conn: id}, plan
 		c.ctx, c.cancel = context.WithCancelCause(context.Background())
-		t.conns[replica] = c
+		t.conns[replica] = c // +checklocksignore: the gate holds the lock
 		return nil
 	})
 	if err != nil {
@@ -429,7 +443,7 @@ func (t *Tracker[P]) Dump() Dump {
 	var d Dump
 	_ = t.do(nil, 0, func(k *core) error { // no error is possible
 		d = k.dump(dumpJobs)
-		d.Callbacks = t.calls.Len()
+		d.Callbacks = t.calls.Len() // +checklocksignore: the gate holds the lock
 		return nil
 	})
 	return d
