@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -217,7 +216,7 @@ func TestJ15_DisableThenATimerOrADeferredWriteFires(t *testing.T) {
 			x.peers[1].close()
 			deferred := x.apply(t.Context(), 9)
 			require.True(t, deferred.waits())
-			time.Sleep(7 * time.Second)
+			sleep(7 * time.Second)
 			next := x.tr.Dump().Next
 			require.NoError(t, x.tr.Disable(errDisk))
 			<-deferred.done
@@ -251,8 +250,7 @@ func TestJ15_DisableThenATimerOrADeferredWriteFires(t *testing.T) {
 				}
 				p.takeAnswer(w)
 			}
-			time.Sleep(time.Hour) // the deadlines of the former activation have passed
-			synctest.Wait()
+			sleep(time.Hour) // the deadlines of the former activation have passed
 			for r := range x.peers {
 				x.requireReplica(r, Voting, HomeOffline)
 			}

@@ -17,6 +17,12 @@ func timed(t *testing.T, f func(t *testing.T)) {
 	synctest.Test(t, f)
 }
 
+// sleep lets the bubble's clock move, and lets what that set off run to its end.
+func sleep(d time.Duration) {
+	time.Sleep(d) //rules:sleep in a bubble
+	synctest.Wait()
+}
+
 // answerAll has some peers take and answer all there is, until nothing moves.
 func (x *rig) answerAll(peers ...*peer) {
 	x.t.Helper()
@@ -170,16 +176,16 @@ func TestJ08_DeadlineIsArmedBySentAndByAnswers(t *testing.T) {
 		timed(t, func(t *testing.T) {
 			cfg.ReplyTimeout = 8 * time.Second
 			x := newRig(t, cfg)
-			time.Sleep(time.Hour)
+			sleep(time.Hour)
 			j := x.write(1, 1)
-			time.Sleep(time.Hour) // queued is not sent
+			sleep(time.Hour) // queued is not sent
 			x.answerAll(x.peers[:2]...)
 			slow := x.peers[2]
 			slow.take()
-			time.Sleep(8*time.Second - time.Millisecond)
+			sleep(8*time.Second - time.Millisecond)
 			x.requireReplica(2, Voting, HomeOffline)
 			slow.answer(j.ID())
-			time.Sleep(time.Hour) // it owes nothing
+			sleep(time.Hour) // it owes nothing
 			var jobs []*Job[*load]
 			for i := range uint64(12) {
 				jobs = append(jobs, x.write(10+i, 1))
@@ -187,14 +193,14 @@ func TestJ08_DeadlineIsArmedBySentAndByAnswers(t *testing.T) {
 			x.answerAll(x.peers[:2]...)
 			slow.take()
 			for _, j := range jobs {
-				time.Sleep(7 * time.Second)
+				sleep(7 * time.Second)
 				slow.answer(j.ID())
 			}
 			x.requireReplica(2, Voting, HomeOffline)
 			last := x.write(30, 1)
 			x.answerAll(x.peers[:2]...)
 			slow.take()
-			time.Sleep(9 * time.Second)
+			sleep(9 * time.Second)
 			x.requireReplica(2, Stopping, HomeOffline)
 			x.orphan(slow.conn, last.ID(), Result{}, OrphanStaleConn)
 			x.finish()
@@ -220,10 +226,9 @@ func TestJ13_OfflineBeyondItsLimits(t *testing.T) {
 			x.write(9, 1)
 		}},
 		"time": {Config[*load]{OfflineFor: 30 * time.Second}, func(x *rig) {
-			time.Sleep(30*time.Second - time.Millisecond)
+			sleep(30*time.Second - time.Millisecond)
 			x.requireReplica(2, Down, HomeOffline)
-			time.Sleep(time.Millisecond)
-			synctest.Wait()
+			sleep(time.Millisecond)
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -270,19 +275,18 @@ func TestJ13_OfflineForCountsFromTheEnd(t *testing.T) {
 		p := x.peers[1]
 		for range 3 {
 			p.close()
-			time.Sleep(20 * time.Second)
+			sleep(20 * time.Second)
 			p.quiesce()
-			time.Sleep(10*time.Second - time.Millisecond)
+			sleep(10*time.Second - time.Millisecond)
 			x.requireReplica(1, Down, HomeOffline)
 			p.connect()
-			time.Sleep(time.Hour)
+			sleep(time.Hour)
 			x.requireReplica(1, Voting, HomeOffline)
 		}
 		p.close()
-		time.Sleep(20 * time.Second)
+		sleep(20 * time.Second)
 		p.quiesce()
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
+		sleep(10 * time.Second)
 		x.requireReplica(1, Down, HomeFaulted)
 		x.finish()
 	})
@@ -293,7 +297,7 @@ func TestJ13_FaultedWhileStopping(t *testing.T) {
 	timed(t, func(t *testing.T) {
 		x := newRig(t, Config[*load]{OfflineFor: 30 * time.Second})
 		x.peers[1].close()
-		time.Sleep(31 * time.Second)
+		sleep(31 * time.Second)
 		x.requireReplica(1, Stopping, HomeFaulted)
 		err := x.refused(func() error { _, err := x.tr.Connect(1, x.peers[1].hello()); return err })
 		require.ErrorIs(t, err, ErrNotQuiesced)
