@@ -21,7 +21,11 @@ type heard struct {
 	// +checklocks:mu
 	seqs []uint64
 	// +checklocks:mu
-	resolved, retired, payloads map[JobID]int
+	resolved map[JobID]int
+	// +checklocks:mu
+	retired map[JobID]int
+	// +checklocks:mu
+	payloads map[JobID]int
 	// +checklocks:mu
 	events []Event
 }

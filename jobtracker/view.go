@@ -37,13 +37,13 @@ type ReplicaDump struct {
 
 // JobDump is one job in a [Dump].
 type JobDump struct {
-	ID     JobID
-	Kind   string
-	Start  uint64
-	Blocks uint32
-	Acked  bool
-	Auto   bool     `json:",omitempty"` // the tracker's own
-	States []string // a state for each replica
+	ID       JobID
+	Kind     string
+	Start    uint64
+	Blocks   uint32
+	Resolved bool     // its outcome is known, good or bad
+	Auto     bool     `json:",omitempty"` // the tracker's own
+	States   []string // a state for each replica
 }
 
 // dump copies at most most jobs.
@@ -63,7 +63,7 @@ func (c *core) dump(most int) Dump {
 		if len(d.Jobs) == most {
 			return
 		}
-		j := JobDump{ID: id, Kind: s.kind.String(), Start: s.start, Blocks: s.blocks, Acked: s.flags&flagResolved != 0, Auto: s.handle == nil}
+		j := JobDump{ID: id, Kind: s.kind.String(), Start: s.start, Blocks: s.blocks, Resolved: s.flags&flagResolved != 0, Auto: s.handle == nil}
 		for r := range c.lim.n {
 			j.States = append(j.States, stateColumn[s.on(1<<r)])
 		}
@@ -94,7 +94,7 @@ func (d Dump) String() string {
 		return b.String()
 	}
 	var rows strings.Builder
-	rows.WriteString("id\tkind\tblocks\tacked")
+	rows.WriteString("id\tkind\tblocks\tresolved")
 	for r := range d.Replicas {
 		fmt.Fprintf(&rows, "\t%d", r)
 	}
@@ -104,7 +104,7 @@ func (d Dump) String() string {
 		if j.Blocks > 0 {
 			blocks = fmt.Sprintf("%d+%d", j.Start, j.Blocks)
 		}
-		fmt.Fprintf(&rows, "%d\t%s\t%s\t%v", j.ID, j.Kind, blocks, j.Acked)
+		fmt.Fprintf(&rows, "%d\t%s\t%s\t%v", j.ID, j.Kind, blocks, j.Resolved)
 		for _, s := range j.States {
 			fmt.Fprintf(&rows, "\t%s", s)
 		}
