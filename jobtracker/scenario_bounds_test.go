@@ -224,6 +224,28 @@ func TestJ26_ReadOnly(t *testing.T) {
 	})
 }
 
+// Too few replicas for any flush to succeed: what the last one reads is bounded all the same.
+func TestJ26_BelowTheQuorum(t *testing.T) {
+	for sync := range SyncOff {
+		eachMode(t, func(t *testing.T, cfg Config[*load]) {
+			cfg.AutoSync, cfg.AutoSyncJobs = sync, 32
+			x := newRig(t, cfg)
+			x.write(1, 1)
+			x.settle()
+			require.NoError(t, x.tr.Fault(0, errDisk))
+			require.NoError(t, x.tr.Fault(2, errDisk))
+			x.tainted = true
+			for range 500 {
+				x.read(1, 1)
+				require.ErrorIs(t, x.write(1, 1).Err(), ErrQuorum)
+				x.answerAll(x.peers[1])
+				require.LessOrEqual(t, x.tr.Stats().Active, uint64(32+4))
+			}
+			x.finish()
+		})
+	}
+}
+
 // Without automatic syncs it is the caller who bounds the table.
 func TestJ26_Off(t *testing.T) {
 	x := newRig(t, Config[*load]{AutoSync: SyncOff, AutoSyncJobs: 8})
