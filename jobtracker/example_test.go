@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"strings"
 	"testing"
@@ -51,18 +48,11 @@ func Example() {
 func TestReadme(t *testing.T) {
 	source, err := os.ReadFile("example_test.go")
 	require.NoError(t, err)
-	fset := token.NewFileSet()
-	file, err := parser.ParseFile(fset, "", source, parser.ParseComments)
-	require.NoError(t, err)
-	var body string
-	for _, d := range file.Decls {
-		if fn, ok := d.(*ast.FuncDecl); ok && fn.Name.Name == "Example" {
-			body = string(source[fset.Position(fn.Body.Lbrace).Offset+1 : fset.Position(fn.Body.Rbrace).Offset])
-		}
-	}
-	body, _, ok := strings.Cut(body, "\t// Output:")
+	_, body, ok := strings.Cut(string(source), "\nfunc Example() {\n")
 	require.True(t, ok)
-	body = strings.TrimSpace(strings.ReplaceAll(body, "\n\t", "\n"))
+	body, _, ok = strings.Cut(body, "\t// Output:\n")
+	require.True(t, ok)
+	body = strings.TrimSpace(strings.ReplaceAll("\n"+body, "\n\t", "\n"))
 
 	readme, err := os.ReadFile("../README.md")
 	require.NoError(t, err)
