@@ -88,8 +88,7 @@ func newKits(t *testing.T, tcp bool, size int64) (kits []*kit, args []string) {
 }
 
 func freePort(t *testing.T) string {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	ln := listen(t)
 	defer func() { require.NoError(t, ln.Close()) }()
 	return strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)
 }
@@ -272,7 +271,7 @@ func (r *rig) progress(n int, end <-chan error) {
 		require.NoError(r.t, err)
 	case err := <-end:
 		cancel(err)
-		<-done
+		require.Error(r.t, <-done)
 		require.Fail(r.t, "fio ended too soon", "%v", err)
 	}
 }
@@ -363,7 +362,8 @@ func (c *child) serving() *nbd.Client {
 func (c *child) ended() int {
 	c.t.Helper()
 	select {
-	case <-c.end:
+	case err := <-c.end:
+		c.t.Log("mirror ended:", err)
 	case <-limited(c.t).Done():
 		require.Fail(c.t, "it does not end")
 	}

@@ -119,11 +119,19 @@ func rigOf(t *testing.T, cfg config, change func([]source)) (*rig, error) {
 		r.parts.close()
 		return r, err
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	ln := listen(t)
 	require.NoError(t, r.serve(ln))
 	r.uri = clientURI(ln.Addr())
 	return r, nil
+}
+
+// listen opens a port of the loopback.
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	var lc net.ListenConfig
+	ln, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	return ln
 }
 
 // newRig is a device that must start.
