@@ -118,7 +118,9 @@ func (t *Tracker[P]) do(c *Conn[P], id JobID, fn func(*core) error) error {
 //
 // +checklocks:t.mu
 func (t *Tracker[P]) takeLocked() (drain bool) {
-	t.catchUpLocked()
+	if t.core.behind {
+		t.catchUpLocked()
+	}
 	fx := &t.core.fx
 	if fx.due&dueRare != 0 {
 		t.takeRareLocked(fx)

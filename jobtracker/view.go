@@ -198,6 +198,9 @@ func (c *core) check() error {
 			}
 		}
 	})
+	if err != nil {
+		return err
+	}
 	for r := range c.lim.n {
 		rep, w := &c.reps[r], &want[r]
 		if rep.jobs != w.jobs || rep.bytes != w.bytes || rep.held != w.held || rep.heldBytes != w.heldBytes || rep.sent != w.sent {
@@ -211,10 +214,10 @@ func (c *core) check() error {
 			return fmt.Errorf("bug: replica %d is %v with repair %s", r, rep.state, repairNames[rep.repair])
 		}
 	}
-	if err == nil {
-		err = c.ord.check()
+	if err := c.ord.check(); err != nil {
+		return fmt.Errorf("bug: %w", err)
 	}
-	return err
+	return nil
 }
 
 // checkSlot verifies one job.
