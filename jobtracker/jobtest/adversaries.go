@@ -26,7 +26,7 @@ var errAdversary = errors.New("jobtest: an adversary")
 // onTrackers is an adversary that needs no connection.
 func onTrackers(name string, act func(x *Trial, t Tracker)) Adversary {
 	return Adversary{Name: name, Act: func(x *Trial) {
-		for _, t := range x.watched {
+		for _, t := range x.has().watched {
 			act(x, t)
 		}
 	}}

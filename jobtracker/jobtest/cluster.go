@@ -25,11 +25,17 @@ type Cluster struct {
 	live     live
 	failed   atomic.Bool // something was reported
 
-	mu         sync.Mutex
-	rng        *rand.Rand
-	generation uint64 // the highest given
-	open       []*Job // not known to be resolved
-	audit      audit
+	mu sync.Mutex
+	// +checklocks:mu
+	rng *rand.Rand
+	// generation is the highest given.
+	// +checklocks:mu
+	generation uint64
+	// open are jobs that are not known to be resolved.
+	// +checklocks:mu
+	open []*Job
+	// +checklocks:mu
+	audit audit
 }
 
 // ended is a context that makes a wait a poll.
@@ -41,16 +47,18 @@ var ended = func() context.Context {
 
 // New makes a tracker, activates it as a new device and connects all replicas. Zero fields of the configuration are the
 // tracker's defaults, but: 3 replicas, 64 blocks of 512 bytes, and ReplyTimeout and OfflineFor are off. At clean-up the
-// tracker is closed and checked.
+// tracker is closed and checked. On a [Trial] whose adversary has gone, the activation may not have begun.
 func New(t TB, cfg jobtracker.Config[*Payload]) *Cluster {
 	t.Helper()
 	c := NewInactive(t, cfg)
-	c.Activate()
+	_, err := c.TryActivate(jobtracker.ActivateOptions{})
 	for _, r := range c.replicas {
-		r.Reconnect()
+		if err == nil {
+			_, err = r.TryReconnect()
+		}
 	}
-	if phase := c.Tracker.Stats().Phase; phase != jobtracker.Active && c.trial == nil {
-		c.fatal("the activation has not begun: %v", phase)
+	if phase := c.phase(); (err != nil || phase != jobtracker.Active) && (c.trial == nil || !c.trial.Disturbed()) {
+		c.fatal("the activation has not begun: %v, %v", phase, err)
 	}
 	return c
 }
@@ -300,17 +308,11 @@ func (c *Cluster) Reconcile() {
 			best = r
 		}
 	}
-	best.mu.Lock()
-	source := newDisk(best.disk.id)
-	source.copyOf(best.disk)
-	best.disk.dirty = false
-	best.mu.Unlock()
+	source := best.snapshot()
 	for _, r := range c.replicas {
-		if r != best {
-			r.mu.Lock()
-			r.disk.copyOf(source)
-			r.mu.Unlock()
-		}
+		r.mu.Lock()
+		r.disk.copyOf(source)
+		r.mu.Unlock()
 	}
 }
 

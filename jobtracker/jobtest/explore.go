@@ -94,9 +94,10 @@ func (rep *Report) try(scenario func(x *Trial), a *Adversary, at int) int {
 		f.Adversary = a.Name
 		rep.Pairs++
 	}
-	rep.Refusals += x.refusals
+	counted := x.counted()
+	rep.Refusals += counted.refusals
 	if len(f.Problems) > 0 {
 		rep.Findings = append(rep.Findings, f)
 	}
-	return x.steps
+	return counted.steps
 }

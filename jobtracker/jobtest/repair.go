@@ -71,8 +71,17 @@ func (c *Cluster) maxBytes() int64 {
 	return c.cfg.MaxBytes
 }
 
-// recover is the liveness half of a trial: faults stop, replicas come back, and everything must end well.
-func (c *Cluster) recover() {
+// RequireRecovery is the liveness half of a test: it stops all faults and the live mode, has replicas that are away come
+// back, repairs those that need it, and flushes. Then every job must be resolved, the table empty, the replicas the same and
+// the order kept, as far as the activation has not ended meanwhile; else the test fails.
+func (c *Cluster) RequireRecovery() {
+	c.t.Helper()
+	c.comeAround()
+	c.stopIfFailed()
+}
+
+func (c *Cluster) comeAround() {
+	c.t.Helper()
 	c.stopLive()
 	for _, r := range c.replicas {
 		r.Heal()
@@ -86,6 +95,12 @@ func (c *Cluster) recover() {
 		c.checkOrder()
 		c.checkSame()
 	}
+	c.checkResolved()
+}
+
+// recover is RequireRecovery for the explorer, which goes on after what it has found, and ends the activation.
+func (c *Cluster) recover() {
+	c.comeAround()
 	h := c.Tracker.Deactivate()
 	c.Settle()
 	select {
@@ -102,13 +117,13 @@ func (c *Cluster) recover() {
 
 func (c *Cluster) phase() jobtracker.Activation { return c.Tracker.Stats().Phase }
 
-// comeBack connects all replicas that are away.
+// comeBack connects all replicas that are away, and those that have lost a reply.
 func (c *Cluster) comeBack() {
 	for _, r := range c.replicas {
 		if p := c.phase(); p != jobtracker.Active && p != jobtracker.Activating {
 			return
 		}
-		if r.State().Connected() && r.Connected() {
+		if r.State().Connected() && r.well() {
 			continue
 		}
 		if _, err := r.TryReconnect(); err != nil {
@@ -117,6 +132,13 @@ func (c *Cluster) comeBack() {
 			}
 		}
 	}
+}
+
+// well tells whether the replica has a connection that has lost nothing.
+func (r *Replica) well() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.life != nil && !r.life.over && !r.life.lost
 }
 
 // repairAll repairs all replicas that need it. One whose repair was left alone is repaired anew.

@@ -35,7 +35,18 @@ type Trial struct {
 	adversary *Adversary
 	at        int // the acquisition before which the adversary goes
 
-	mu       sync.Mutex
+	ctx    context.Context //nolint:containedctx // it is what the scenario hands to its calls
+	cancel context.CancelFunc
+
+	mu sync.Mutex
+	// +checklocks:mu
+	counts
+	// +checklocks:mu
+	found
+}
+
+// counts are what a trial counts. They are guarded by its mutex.
+type counts struct {
 	steps    int // acquisitions counted
 	all      int // acquisitions, but those for fingerprints
 	off      int // acquisitions are not counted
@@ -44,14 +55,16 @@ type Trial struct {
 	after    []uint64 // the fingerprints when the adversary had gone
 	known    []uint64 // the last fingerprints
 	knownAt  int      // all, when they were taken
+	refusals int      // refused calls whose fingerprints were compared
+}
+
+// found is what a trial has and has found. It is guarded by its mutex.
+type found struct {
 	errs     []string
-	refusals int // refused calls whose fingerprints were compared
 	cleanups []func()
 	watched  []Tracker
 	clusters []*Cluster
 	promises []func() error
-	ctx      context.Context //nolint:containedctx // it is what the scenario hands to its calls
-	cancel   context.CancelFunc
 }
 
 // Helper is that of a test.
@@ -130,6 +143,7 @@ func (x *Trial) hook(also func()) func() {
 // Gap is the hook: it is called before a lock is acquired, with no lock held. If it is the adversary's turn, the adversary
 // goes, and what it acquires is not counted.
 func (x *Trial) Gap() {
+	at := x.at
 	x.mu.Lock()
 	x.all++
 	if x.off > 0 {
@@ -138,7 +152,7 @@ func (x *Trial) Gap() {
 	}
 	step := x.steps
 	x.steps++
-	turn := x.adversary != nil && !x.struck && step == x.at
+	turn := x.adversary != nil && !x.struck && step == at
 	if turn {
 		x.struck, x.struckAt = true, step
 	}
@@ -171,19 +185,20 @@ func (x *Trial) count(d int) {
 // prints are the fingerprints of all trackers. They are those of the last time while nobody has acquired a lock.
 func (x *Trial) prints() []uint64 {
 	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.known != nil && x.knownAt == x.all && len(x.known) == len(x.watched) {
-		return x.known
-	}
+	known, fresh := x.known, x.known != nil && x.knownAt == x.all && len(x.known) == len(x.watched)
 	watched, all := x.watched, x.all
-	x.off++
 	x.mu.Unlock()
-	prints := make([]uint64, 0, len(watched))
-	for _, t := range watched {
-		prints = append(prints, t.Fingerprint())
+	if fresh {
+		return known
 	}
+	prints := make([]uint64, 0, len(watched))
+	x.quietly(func() {
+		for _, t := range watched {
+			prints = append(prints, t.Fingerprint())
+		}
+	})
 	x.mu.Lock()
-	x.off--
+	defer x.mu.Unlock()
 	if x.all == all+len(watched) {
 		x.all = all
 	}
@@ -227,20 +242,39 @@ func (x *Trial) run(scenario func(*Trial)) []string {
 	defer x.cancel()
 	if x.guard(func() { scenario(x) }) {
 		x.count(1)
-		if x.guard(x.finish) {
-			for len(x.cleanups) > 0 {
-				f := x.cleanups[len(x.cleanups)-1]
-				x.cleanups = x.cleanups[:len(x.cleanups)-1]
-				if !x.guard(f) {
-					break
-				}
-			}
+		for f := x.finish; f != nil && x.guard(f); f = x.nextCleanup() {
+			continue
 		}
 	}
-	if x.adversary != nil && !x.struck {
-		x.Errorf("the scenario is not deterministic: it acquired a lock %d times, and more before", x.steps)
+	if x.adversary != nil && !x.Disturbed() {
+		x.Errorf("the scenario is not deterministic: it acquired a lock %d times, and more before", x.counted().steps)
 	}
-	return x.errs
+	return x.has().errs
+}
+
+// nextCleanup takes the last function that was given to Cleanup; nil when there is none.
+func (x *Trial) nextCleanup() func() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n := len(x.cleanups)
+	if n == 0 {
+		return nil
+	}
+	f := x.cleanups[n-1]
+	x.cleanups = x.cleanups[:n-1]
+	return f
+}
+
+func (x *Trial) has() found {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.found
+}
+
+func (x *Trial) counted() counts {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.counts
 }
 
 // guard runs f to its end, or to its FailNow. After a panic a lock may be held for ever: it returns false.
@@ -263,15 +297,16 @@ func (x *Trial) guard(f func()) bool {
 
 // finish is the liveness half: when faults stop, everything ends well.
 func (x *Trial) finish() {
-	for _, c := range x.clusters {
+	has := x.has()
+	for _, c := range has.clusters {
 		c.recover()
 	}
-	for _, t := range x.watched {
+	for _, t := range has.watched {
 		if err := t.Check(); err != nil {
 			x.Errorf("%v\n%v", err, t.Dump())
 		}
 	}
-	for _, p := range x.promises {
+	for _, p := range has.promises {
 		if err := p(); err != nil {
 			x.Errorf("%v", err)
 		}
