@@ -3,11 +3,14 @@ package jobtracker
 import "math"
 
 // Op is what a job is to do.
+//
+// FUA is no flush: the number that a replica remembers does not move, so a front end that crashes cannot tell from the
+// hellos which replicas have the write. A device that promises more submits a flush behind it, as examples/mirror does.
 type Op struct {
 	Kind     Kind   // Read, Write, Zero, Trim, Flush or Barrier
 	Start    uint64 // the first block; 0 for Flush and Barrier
 	Blocks   uint64 // how many blocks, at least 1; 0 for Flush and Barrier
-	FUA      bool   // Write, Zero, Trim: durable when acknowledged; never acknowledged early
+	FUA      bool   // Write, Zero, Trim: durable where it was done when it is acknowledged; never acknowledged early. See below
 	Snapshot bool   // Flush: takes a snapshot, which all replicas must do
 }
 
