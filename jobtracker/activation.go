@@ -76,9 +76,7 @@ func (c *core) connect(r int, h Hello) (ConnID, Plan, error) {
 	if c.device == (ID{}) {
 		c.device = h.Device
 	}
-	if h.Replica != (ID{}) {
-		rep.said = h.Replica
-	}
+	rep.said = h.Replica
 	err := c.apply(r, e, cause)
 	return rep.conn, c.plan(r), err
 }

@@ -17,7 +17,7 @@ func (c *core) step(r int, e ReplicaEvent, cause error) error {
 	}
 	rep.state = to
 	rep.cause = cause
-	if to.Phase == Voting {
+	if to.Phase == Voting && rep.said != (ID{}) {
 		rep.named = rep.said
 	}
 	c.mask(r)

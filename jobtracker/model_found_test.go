@@ -121,3 +121,32 @@ func TestFound_FlushWithoutQuorumIsDoneAllTheSame(t *testing.T) {
 		x.finish()
 	}
 }
+
+// The identity of a device that never became active was pinned to the next one, if that one did not name itself at first.
+func TestFound_IdentityOfTheDeviceThatBecameActive(t *testing.T) {
+	x := newRig(t, Config[*load]{})
+	require.NoError(t, x.tr.Replace(0))
+	p := x.peers[0]
+	for _, id := range []ID{{1}, {}} { // the first device to stand in fails, the second says nothing of itself
+		p.id, p.gen, p.num = id, 0, 0
+		p.connect()
+		if id != (ID{}) {
+			p.cut()
+		}
+	}
+	p.repair()
+	p.cut()
+	p.id = ID{2}
+	p.connect()
+	x.requireReplica(0, Voting, HomeOffline)
+	p.cut()
+	p.id = ID{}
+	p.connect() // that it says nothing now frees nothing
+	p.cut()
+	p.id = ID{3}
+	_, err := x.tr.Connect(0, p.hello())
+	require.ErrorIs(t, err, ErrHello)
+	p.id = ID{2}
+	p.connect()
+	x.finish()
+}
