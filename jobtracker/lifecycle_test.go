@@ -173,7 +173,7 @@ var lifecycleRules = []struct {
 	}},
 }
 
-// Seen red with mutants/J27-stopping.patch.
+// Seen red with mutants/J27-end-quiesces.patch.
 func TestJ27_LifecycleIsTotalAndKeepsItsRules(t *testing.T) {
 	rows, refused := 0, 0
 	for m := range moves {

@@ -315,9 +315,7 @@ func (x *rig) finish() {
 	x.settle()
 	f := x.flush()
 	x.settle()
-	for j := f; !j.Resolved(); { // it may have been admitted behind others that wait
-		x.settle()
-	}
+	require.True(x.t, f.Resolved(), "%v", x.tr.Dump())
 	require.NoError(x.t, x.tr.Check())
 	x.requireEmpty()
 	for _, p := range x.peers {

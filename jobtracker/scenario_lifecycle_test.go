@@ -206,7 +206,8 @@ func TestJ34_DeactivateWhileAConnectionIsEnding(t *testing.T) {
 func TestJ15_DisableThenATimerOrADeferredWriteFires(t *testing.T) {
 	eachMode(t, func(t *testing.T, cfg Config[*load]) {
 		timed(t, func(t *testing.T) {
-			cfg.MaxJobs, cfg.ReplyTimeout, cfg.OfflineFor = 4, 8*time.Second, 10*time.Second
+			cfg.MaxJobs, cfg.OfflineJobs = 4, 4
+			cfg.ReplyTimeout, cfg.OfflineFor = 8*time.Second, 10*time.Second
 			x := newRig(t, cfg)
 			x.flush()
 			x.settle()
@@ -214,6 +215,7 @@ func TestJ15_DisableThenATimerOrADeferredWriteFires(t *testing.T) {
 			jobs := x.fill()
 			x.peers[0].take() // owes answers from here on
 			x.peers[1].close()
+			x.requireReplica(1, Stopping, HomeOffline) // for ten seconds
 			deferred := x.apply(t.Context(), 9)
 			require.True(t, deferred.waits())
 			sleep(7 * time.Second)
@@ -308,18 +310,21 @@ func TestJ20_CloseWithHundredsInFlight(t *testing.T) {
 			x.peers[2].close()
 			waits := make(chan error, len(jobs))
 			for _, j := range jobs {
-				go func() { waits <- j.Wait(context.Background()) }()
+				go func() { waits <- j.Wait(t.Context()) }()
 			}
 			sender := make(chan error, 1)
 			var d Dispatch[*load]
 			c := x.peers[0].conn
-			go func() { sender <- c.Next(context.Background(), &d) }()
-			a := x.apply(context.Background(), 1)
+			go func() { sender <- c.Next(t.Context(), &d) }()
+			a := x.apply(t.Context(), 1)
 			start := time.Now()
 			closed := x.tr.Close()
 			require.Same(t, closed, x.tr.Close(), "idempotent")
-			require.NoError(t, closed.Wait(context.Background()))
+			require.NoError(t, closed.Wait(t.Context()))
 			require.Zero(t, time.Since(start), "promptly")
+			for _, j := range jobs {
+				require.True(t, j.Resolved(), "job %d", j.ID())
+			}
 			for range jobs {
 				err := <-waits
 				require.ErrorIs(t, err, ErrEnded)

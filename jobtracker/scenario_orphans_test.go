@@ -75,8 +75,8 @@ func TestJ01_EveryCallOnAnEndedConnection(t *testing.T) {
 	require.NoError(t, x.tr.Fault(2, errDisk))
 	var d Dispatch[*load]
 	for name, call := range map[string]func() error{
-		"Next":          func() error { return p.conn.Next(t.Context(), &d) },
-		"NextBatch":     func() error { _, err := p.conn.NextBatch(t.Context(), make([]Dispatch[*load], 1)); return err },
+		"Next":          func() error { return p.conn.Next(ended(), &d) },
+		"NextBatch":     func() error { _, err := p.conn.NextBatch(ended(), make([]Dispatch[*load], 1)); return err },
 		"Complete":      func() error { return p.conn.Complete(j.ID(), Result{}) },
 		"CompleteBatch": func() error { b := []Completion{{ID: j.ID()}}; p.conn.CompleteBatch(b); return b[0].Err },
 	} {

@@ -186,7 +186,7 @@ func TestJ16_WhatIsPinned(t *testing.T) {
 	x.finish()
 }
 
-// Seen red with mutants/J24-vouched.patch.
+// Seen red with mutants/J24-behind.patch.
 func TestJ24_FaultedRepairedAndLostAgain(t *testing.T) {
 	eachMode(t, func(t *testing.T, cfg Config[*load]) {
 		x := newRig(t, cfg)
