@@ -47,8 +47,8 @@ type Dispatch[P any] struct {
 	Number     uint64
 	Generation uint64
 	// Deps are the jobs outstanding on this replica that must be executed there before this one. Empty if the tracker
-	// orders. A replica that failed one of them must fail this job, unexecuted. The memory is used again by the next
-	// call with the same Dispatch.
+	// orders. A replica that failed one of them must fail this job, unexecuted, unless that one only read. The memory
+	// is used again by the next call with the same Dispatch.
 	Deps    []JobID
 	Payload P
 }
