@@ -24,13 +24,14 @@ type peer struct {
 	bad   map[JobID]error   // jobs that it will fail
 
 	// Of the present connection.
-	ran  map[JobID]Result
-	last map[uint64]JobID // the last job that changed a block
+	ran   map[JobID]Result
+	reads map[JobID]bool   // these of them only read: what depends on them does not fail with them
+	last  map[uint64]JobID // the last job that changed a block
 }
 
 var errDisk = errors.New("disk error")
 
-// errDep is how a replica that orders fails what depends on a failed job.
+// errDep is how a replica that orders fails what depends on a failed job that was to change something.
 var errDep = errors.New("not executed: it depends on a failed job")
 
 func (p *peer) hello() Hello {
@@ -43,7 +44,7 @@ func (p *peer) connect() *Conn[*load] {
 	c, err := p.rig.tr.Connect(p.r, p.hello())
 	require.NoError(p.rig.t, err)
 	p.conn, p.box = c, nil
-	p.ran, p.last = map[JobID]Result{}, map[uint64]JobID{}
+	p.ran, p.reads, p.last = map[JobID]Result{}, map[JobID]bool{}, map[uint64]JobID{}
 	return c
 }
 
@@ -154,8 +155,9 @@ func (p *peer) run(id JobID) Result {
 	}
 	d := in[0]
 	res := Result{Kind: d.Kind}
+	p.reads[id] = d.Kind == Read || d.Half == HalfRead
 	for _, dep := range d.Deps {
-		if p.run(dep).Err != nil {
+		if p.run(dep).Err != nil && !p.reads[dep] {
 			res.Err = errDep
 		}
 	}
