@@ -281,6 +281,11 @@ func (c *core) uncharge(s *slot, mask uint8) {
 		rep.jobs--
 		rep.bytes -= size
 	}
+	c.roomier()
+}
+
+// roomier has applicants looked at: there is more room.
+func (c *core) roomier() {
 	if c.waiting.Len() > 0 {
 		c.todo |= todoAdmit
 	}
