@@ -55,6 +55,20 @@ func (c *client) run(w workload, n int) error {
 	return nil
 }
 
+// runUntil sends requests of a workload until done is closed.
+func (c *client) runUntil(w workload, done <-chan struct{}) error {
+	for {
+		select {
+		case <-done:
+			return nil
+		default:
+			if err := c.send(w()); err != nil {
+				return err
+			}
+		}
+	}
+}
+
 // send sends one request; it waits for room.
 func (c *client) send(s step) error {
 	select {

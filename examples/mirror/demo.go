@@ -22,8 +22,9 @@ const (
 	demoBefore = 40000 // requests with all replicas before, and after
 	demoAway   = 2500  // requests while one is away
 	demoMemory = 512 << 20
-	demoLate   = demoDepth / 2 // requests while the answers of one are on their way
 	demoVictim = 1
+
+	lateJobs = 24 // requests answered by others before a connection is cut
 )
 
 var errCut = errors.New("cut by the demonstration")
@@ -148,11 +149,17 @@ func (s *show) acts(ctx context.Context) error {
 	return errors.Join(s.client.sync(), s.client.check())
 }
 
-// cut ends the connection of a replica that has executed requests whose answers have not come.
+// cut strands a replica while the client goes on.
 func (s *show) cut(ctx context.Context, w workload) (release func(), err error) {
-	victim := s.parts.locals[demoVictim]
-	caught, release := victim.hold()
 	s.say("replica %d goes on executing, but its answers stay on their way", demoVictim)
+	release, done := strand(ctx, s.mirror.drivers[demoVictim], s.parts.locals[demoVictim], s.watcher)
+	return release, s.client.runUntil(w, done)
+}
+
+// strand ends the connection of a replica that has executed jobs whose answers have not come: they are held back until
+// release is called. Until done is closed, clients must go on.
+func strand(ctx context.Context, d *driver, l *local, w *watcher) (release func(), done <-chan struct{}) {
+	caught, release := l.hold()
 	cut := make(chan struct{})
 	go func() {
 		defer close(cut)
@@ -164,12 +171,10 @@ func (s *show) cut(ctx context.Context, w workload) (release func(), err error) 
 		// A few more, if they can be had: a client that waits for what this replica alone was asked is helped by the cut.
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		_ = s.watcher.more(ctx, demoLate)
-		s.mirror.drivers[demoVictim].cut(errCut)
+		_ = w.more(ctx, lateJobs)
+		d.cut(errCut)
 	}()
-	err = s.client.run(w, 4*demoDepth)
-	<-cut
-	return release, err
+	return release, cut
 }
 
 // late lets the answers come, on a connection that has ended, and waits for the replica to come back.
@@ -178,13 +183,13 @@ func (s *show) late(ctx context.Context, release func()) error {
 	if _, err := t.Connect(demoVictim, jobtracker.Hello{}); !errors.Is(err, jobtracker.ErrNotQuiesced) {
 		return fmt.Errorf("a second connection to a replica whose first one is not drained: %w", err)
 	}
-	before := t.Stats()
+	before, joins := t.Stats(), s.watcher.joins(demoVictim)
 	s.say("replica %d is %v; what it was sent may still be executed, so a new connection is refused: %v", demoVictim, before.Replicas[demoVictim].State, jobtracker.ErrNotQuiesced)
 	s.say("its late answers come, each is handed to the tracker, and the connection is read to its end")
 	release()
 	err := s.watcher.await(ctx, func(seen *sight) bool {
 		r := seen.replicas[demoVictim]
-		return r.Phase == jobtracker.Voting || r.Phase == jobtracker.RepairReady
+		return seen.joined[demoVictim] > joins || r.Phase == jobtracker.RepairReady
 	})
 	if err != nil {
 		return err
