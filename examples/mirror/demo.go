@@ -8,6 +8,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"time"
@@ -19,8 +20,9 @@ import (
 const (
 	demoSize   = 64 << 20
 	demoDepth  = 32
-	demoBefore = 40000 // requests with all replicas before, and after
-	demoAway   = 2500  // requests while one is away
+	demoBefore = 40000           // requests with all replicas before, and after
+	demoAway   = 2500            // requests while one is away
+	demoAct    = 9 * time.Second // the longest that these take, if the disk is slow
 	demoMemory = 512 << 20
 	demoVictim = 1
 
@@ -126,8 +128,8 @@ func (s *show) acts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.say("%d requests of %s, %d at a time; each read is held to a model", s.before, name, demoDepth)
-	if err := s.client.run(w, s.before); err != nil {
+	s.say("the client runs %s, %d requests at a time; each read is held to a model", name, demoDepth)
+	if err := s.load(w, s.before, "with all replicas"); err != nil {
 		return err
 	}
 	release, err := s.cut(ctx, w)
@@ -135,25 +137,36 @@ func (s *show) acts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.say("%d more requests while replica %d is away: nobody waits for it", demoAway, demoVictim)
-	if err := s.client.run(w, demoAway); err != nil {
+	if err := s.load(w, demoAway, fmt.Sprintf("while replica %d is away, and nobody waits for it", demoVictim)); err != nil {
 		return err
 	}
 	if err := s.late(ctx, release); err != nil {
 		return err
 	}
-	s.say("%d more requests with all replicas, a flush, and a read of the whole device", s.before)
-	if err := s.client.run(w, s.before); err != nil {
+	if err := s.load(w, s.before, "with all replicas again"); err != nil {
 		return err
 	}
+	s.say("a flush, and a read of the whole device")
 	return errors.Join(s.client.sync(), s.client.check())
+}
+
+// load has the client send requests for a while.
+func (s *show) load(w workload, n int, when string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), demoAct)
+	defer cancel()
+	sent, err := s.client.runUntil(w, n, ctx.Done())
+	if err == nil {
+		s.say("%d requests %s", sent, when)
+	}
+	return err
 }
 
 // cut strands a replica while the client goes on.
 func (s *show) cut(ctx context.Context, w workload) (release func(), err error) {
 	s.say("replica %d goes on executing, but its answers stay on their way", demoVictim)
 	release, done := strand(ctx, s.mirror.drivers[demoVictim], s.parts.locals[demoVictim], s.watcher)
-	return release, s.client.runUntil(w, done)
+	_, err = s.client.runUntil(w, math.MaxInt, done)
+	return release, err
 }
 
 // strand ends the connection of a replica that has executed jobs whose answers have not come: they are held back until

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -114,9 +115,10 @@ func TestJ02CutAndReplay(t *testing.T) {
 	for range 3 {
 		require.NoError(t, c.run(w, 500))
 		release, done := strand(limited(t), r.drivers[1], r.parts.locals[1], r.watch)
-		require.NoError(t, c.runUntil(w, done))
+		_, err := c.runUntil(w, math.MaxInt, done)
+		require.NoError(t, err)
 		require.NoError(t, c.run(w, 300))
-		_, err := r.tracker.Connect(1, jobtracker.Hello{})
+		_, err = r.tracker.Connect(1, jobtracker.Hello{})
 		require.ErrorIs(t, err, jobtracker.ErrNotQuiesced)
 		before := r.tracker.Stats()
 		r.back(1, release)
