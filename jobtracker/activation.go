@@ -166,8 +166,9 @@ func (c *core) syncResult() error {
 }
 
 // compare begins the activation when enough replicas are here that one of them has everything flushed: n-W+1, not
-// counting those that never had anything or were replaced (R26). They begin with equal contents only: those that are
-// behind wait for a repair, and if no quorum is left, or extents are dirty, all of them for a reconcile.
+// counting those that never had anything or were replaced (R26). Those that begin are a quorum with equal contents: the
+// newest version there is, and no dirty extents. The others wait for a repair; without such a quorum, all of them for a
+// reconcile. The order in which they connect does not matter.
 func (c *core) compare() {
 	var counted, blank uint8
 	for r := range c.lim.n {
@@ -195,14 +196,16 @@ func (c *core) compare() {
 		}
 	}
 	var equal uint8
-	clean := true
 	for r := range replicas(counted) {
-		if c.reps[r].hello == c.top {
+		if c.reps[r].hello == c.top && !c.reps[r].dirty {
 			equal |= 1 << r
-			clean = clean && !c.reps[r].dirty
 		}
 	}
-	if !clean || bits.OnesCount8(equal) < c.lim.quorum && !c.mode.ReadOnly {
+	need := c.lim.quorum
+	if c.mode.ReadOnly {
+		need = 1
+	}
+	if bits.OnesCount8(equal) < need {
 		c.fx.event(Event{Kind: ReconcileNeeded})
 		return
 	}

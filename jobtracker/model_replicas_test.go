@@ -290,15 +290,12 @@ func (m *mRun) compare() bool {
 		m.top = top
 		for _, r := range counted {
 			h := &m.reps[r].said
-			if [2]uint64{h.Generation, h.Flush} == top {
-				if h.Dirty {
-					return false // a reconcile is needed
-				}
+			if [2]uint64{h.Generation, h.Flush} == top && !h.Dirty {
 				join[r] = true
 			}
 		}
-		if len(join) < m.quorum && !m.mode.ReadOnly {
-			return false
+		if len(join) == 0 || len(join) < m.quorum && !m.mode.ReadOnly {
+			return false // a reconcile is needed
 		}
 	}
 	m.phase = Active
