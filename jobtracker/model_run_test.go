@@ -140,6 +140,7 @@ func newRun(t *rapid.T) *mRun {
 	c.OfflineBytes = rapid.SampledFrom([]int64{0, c.MaxBytes}).Draw(t, "offlineBytes")
 	c.AutoSync = rapid.SampledFrom([]SyncKind{SyncFlush, SyncFlush, SyncBarrier, SyncOff}).Draw(t, "autoSync")
 	c.AutoSyncJobs = rapid.SampledFrom([]int{0, 2, 5, 30}).Draw(t, "autoSyncJobs")
+	c.AutoSyncBytes = rapid.SampledFrom([]int64{0, c.MaxBytes, 10 * c.MaxBytes}).Draw(t, "autoSyncBytes")
 	c.OfflineFor = rapid.SampledFrom([]time.Duration{-1, 0, 5 * time.Second}).Draw(t, "offlineFor")
 	c.ReplyTimeout = rapid.SampledFrom([]time.Duration{-1, 8 * time.Second, 16 * time.Second}).Draw(t, "replyTimeout")
 	m.n, m.quorum = c.Replicas, c.WriteQuorum
@@ -148,8 +149,8 @@ func newRun(t *rapid.T) *mRun {
 	}
 	m.lim = mLimits{
 		maxJobs: c.MaxJobs, maxBytes: c.MaxBytes, offlineJobs: c.OfflineJobs, offlineBytes: c.OfflineBytes,
-		autoSyncJobs: uint64(c.AutoSyncJobs),
-		offlineFor:   int64(c.OfflineFor), replyTimeout: int64(c.ReplyTimeout),
+		autoSyncJobs: uint64(c.AutoSyncJobs), autoSyncBytes: c.AutoSyncBytes,
+		offlineFor: int64(c.OfflineFor), replyTimeout: int64(c.ReplyTimeout),
 		offlineForever: c.OfflineFor < 0, replyPatient: c.ReplyTimeout < 0,
 	}
 	if c.OfflineJobs == 0 {
@@ -158,9 +159,11 @@ func newRun(t *rapid.T) *mRun {
 	if c.OfflineBytes == 0 {
 		m.lim.offlineBytes = c.MaxBytes / 2
 	}
-	m.lim.autoSyncBytes = max(1, m.lim.offlineBytes/2)
 	if c.AutoSyncJobs == 0 {
-		m.lim.autoSyncJobs = uint64(max(1, m.lim.offlineJobs/2))
+		m.lim.autoSyncJobs = uint64(max(m.lim.offlineJobs/2, 1))
+	}
+	if c.AutoSyncBytes == 0 {
+		m.lim.autoSyncBytes = max(m.lim.offlineBytes/2, 1)
 	}
 	if c.OfflineFor == 0 {
 		m.lim.offlineFor = int64(30 * time.Second)
