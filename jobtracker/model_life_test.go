@@ -445,7 +445,7 @@ func (m *mRun) tick(t *rapid.T) {
 func (m *mRun) pass(d time.Duration) {
 	m.low = int64(time.Since(m.start))
 	m.wait()
-	time.Sleep(d)
+	time.Sleep(d) //rules:sleep in a bubble
 	m.wait()
 	now := int64(time.Since(m.start))
 	for r, rep := range m.reps {
