@@ -3,6 +3,7 @@ package jobtracker
 import (
 	"context"
 	"fmt"
+	"math"
 )
 
 // Conn is one life of one replica's connection, and the token by which its replies are known. All methods are safe for
@@ -84,7 +85,7 @@ func (c *Conn[P]) Next(ctx context.Context, d *Dispatch[P]) error {
 // was filled in, at least one.
 func (c *Conn[P]) NextBatch(ctx context.Context, buf []Dispatch[P]) ([]Dispatch[P], error) {
 	if len(buf) == 0 {
-		return nil, &OpError{Field: "len(buf)", Got: 0, Limit: 0}
+		return nil, &OpError{Field: "len(buf)", Got: 0, Min: 1, Max: math.MaxInt}
 	}
 	n, err := c.next(ctx, nil, buf)
 	return buf[:n], err

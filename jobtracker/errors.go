@@ -90,11 +90,12 @@ func (e *ConfigError) Unwrap() error { return ErrConfig }
 type OpError struct {
 	Field string // the field's name
 	Got   uint64 // what was given
-	Limit uint64 // the most that is allowed
+	Min   uint64 // the least that is allowed
+	Max   uint64 // the most that is allowed
 }
 
 func (e *OpError) Error() string {
-	return fmt.Sprintf("%v: %s is %d, limit %d", ErrOp, e.Field, e.Got, e.Limit)
+	return fmt.Sprintf("%v: %s is %d, want %d to %d", ErrOp, e.Field, e.Got, e.Min, e.Max)
 }
 
 // Unwrap is [ErrOp].

@@ -23,8 +23,8 @@ func TestErrorTexts(t *testing.T) {
 			[]error{ErrConfig},
 		},
 		{
-			&OpError{Field: "Start", Got: 9, Limit: 8},
-			"jobtracker: bad operation: Start is 9, limit 8",
+			&OpError{Field: "Start", Got: 9, Max: 8},
+			"jobtracker: bad operation: Start is 9, want 0 to 8",
 			[]error{ErrOp},
 		},
 		{

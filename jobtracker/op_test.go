@@ -12,30 +12,30 @@ var badOps = []struct {
 	op  Op
 	err OpError
 }{
-	{Op{}, OpError{"Kind", 0, 6}},
-	{Op{Kind: Copy, Blocks: 1}, OpError{"Kind", 7, 6}},
-	{Op{Kind: numKinds}, OpError{"Kind", 8, 6}},
-	{Op{Kind: 255}, OpError{"Kind", 255, 6}},
-	{Op{Kind: Read}, OpError{"Blocks", 0, 50}},
-	{Op{Kind: Read, Blocks: 51}, OpError{"Blocks", 51, 50}},
-	{Op{Kind: Write, Blocks: 51}, OpError{"Blocks", 51, 50}},
-	{Op{Kind: Write, Blocks: math.MaxUint64}, OpError{"Blocks", math.MaxUint64, 50}},
-	{Op{Kind: Write, Start: 51, Blocks: 50}, OpError{"Start", 51, 50}},
-	{Op{Kind: Read, Start: math.MaxUint64, Blocks: 1}, OpError{"Start", math.MaxUint64, 99}},
-	{Op{Kind: Zero}, OpError{"Blocks", 0, math.MaxUint32}},
-	{Op{Kind: Zero, Blocks: 1 << 32}, OpError{"Blocks", 1 << 32, math.MaxUint32}},
-	{Op{Kind: Zero, Blocks: 101}, OpError{"Blocks", 101, 100}},
-	{Op{Kind: Trim, Start: 1, Blocks: 100}, OpError{"Start", 1, 0}},
-	{Op{Kind: Flush, Start: 1}, OpError{"Start", 1, 0}},
-	{Op{Kind: Flush, Blocks: 1}, OpError{"Blocks", 1, 0}},
-	{Op{Kind: Barrier, Start: 1}, OpError{"Start", 1, 0}},
-	{Op{Kind: Barrier, Blocks: 2}, OpError{"Blocks", 2, 0}},
-	{Op{Kind: Read, Blocks: 1, FUA: true}, OpError{"FUA", 1, 0}},
-	{Op{Kind: Flush, FUA: true}, OpError{"FUA", 1, 0}},
-	{Op{Kind: Barrier, FUA: true}, OpError{"FUA", 1, 0}},
-	{Op{Kind: Read, Blocks: 1, Snapshot: true}, OpError{"Snapshot", 1, 0}},
-	{Op{Kind: Write, Blocks: 1, Snapshot: true}, OpError{"Snapshot", 1, 0}},
-	{Op{Kind: Barrier, Snapshot: true}, OpError{"Snapshot", 1, 0}},
+	{Op{}, OpError{"Kind", 0, 1, 6}},
+	{Op{Kind: Copy, Blocks: 1}, OpError{"Kind", 7, 1, 6}},
+	{Op{Kind: numKinds}, OpError{"Kind", 8, 1, 6}},
+	{Op{Kind: 255}, OpError{"Kind", 255, 1, 6}},
+	{Op{Kind: Read}, OpError{"Blocks", 0, 1, 50}},
+	{Op{Kind: Read, Blocks: 51}, OpError{"Blocks", 51, 1, 50}},
+	{Op{Kind: Write, Blocks: 51}, OpError{"Blocks", 51, 1, 50}},
+	{Op{Kind: Write, Blocks: math.MaxUint64}, OpError{"Blocks", math.MaxUint64, 1, 50}},
+	{Op{Kind: Write, Start: 51, Blocks: 50}, OpError{"Start", 51, 0, 50}},
+	{Op{Kind: Read, Start: math.MaxUint64, Blocks: 1}, OpError{"Start", math.MaxUint64, 0, 99}},
+	{Op{Kind: Zero}, OpError{"Blocks", 0, 1, math.MaxUint32}},
+	{Op{Kind: Zero, Blocks: 1 << 32}, OpError{"Blocks", 1 << 32, 1, math.MaxUint32}},
+	{Op{Kind: Zero, Blocks: 101}, OpError{"Blocks", 101, 1, 100}},
+	{Op{Kind: Trim, Start: 1, Blocks: 100}, OpError{"Start", 1, 0, 0}},
+	{Op{Kind: Flush, Start: 1}, OpError{"Start", 1, 0, 0}},
+	{Op{Kind: Flush, Blocks: 1}, OpError{"Blocks", 1, 0, 0}},
+	{Op{Kind: Barrier, Start: 1}, OpError{"Start", 1, 0, 0}},
+	{Op{Kind: Barrier, Blocks: 2}, OpError{"Blocks", 2, 0, 0}},
+	{Op{Kind: Read, Blocks: 1, FUA: true}, OpError{"FUA", 1, 0, 0}},
+	{Op{Kind: Flush, FUA: true}, OpError{"FUA", 1, 0, 0}},
+	{Op{Kind: Barrier, FUA: true}, OpError{"FUA", 1, 0, 0}},
+	{Op{Kind: Read, Blocks: 1, Snapshot: true}, OpError{"Snapshot", 1, 0, 0}},
+	{Op{Kind: Write, Blocks: 1, Snapshot: true}, OpError{"Snapshot", 1, 0, 0}},
+	{Op{Kind: Barrier, Snapshot: true}, OpError{"Snapshot", 1, 0, 0}},
 }
 
 func TestOpNamesTheBadField(t *testing.T) {
@@ -47,7 +47,7 @@ func TestOpNamesTheBadField(t *testing.T) {
 		} {
 			require.ErrorIs(t, err, ErrOp, call)
 			require.Equal(t, &tc.err, err, "%s(%+v)", call, tc.op)
-			require.EqualError(t, err, fmt.Sprintf("jobtracker: bad operation: %s is %d, limit %d", tc.err.Field, tc.err.Got, tc.err.Limit))
+			require.EqualError(t, err, fmt.Sprintf("jobtracker: bad operation: %s is %d, want %d to %d", tc.err.Field, tc.err.Got, tc.err.Min, tc.err.Max))
 		}
 	}
 	err := unchanged(t, tr, func() error {
@@ -55,7 +55,7 @@ func TestOpNamesTheBadField(t *testing.T) {
 		require.Empty(t, got)
 		return err
 	})
-	require.Equal(t, &OpError{Field: "len(buf)"}, err)
+	require.Equal(t, &OpError{Field: "len(buf)", Min: 1, Max: math.MaxInt}, err)
 }
 
 // TestOpIsLookedAtFirst has a bad operation named in every phase: it is the caller's fault, whatever the phase.
@@ -91,10 +91,10 @@ func TestCopyNamesTheBadField(t *testing.T) {
 		start, blocks uint64
 		err           OpError
 	}{
-		{0, 0, OpError{"Blocks", 0, 50}},
-		{0, 51, OpError{"Blocks", 51, 50}},
-		{51, 50, OpError{"Start", 51, 50}},
-		{math.MaxUint64, 1, OpError{"Start", math.MaxUint64, 99}},
+		{0, 0, OpError{"Blocks", 0, 1, 50}},
+		{0, 51, OpError{"Blocks", 51, 1, 50}},
+		{51, 50, OpError{"Start", 51, 0, 50}},
+		{math.MaxUint64, 1, OpError{"Start", math.MaxUint64, 0, 99}},
 	} {
 		err := unchanged(t, tr, func() error { _, err := rep.Copy(0, tc.start, tc.blocks, 0); return err })
 		require.Equal(t, &tc.err, err)

@@ -32,7 +32,8 @@ type Config[P any] struct {
 	// MaxBytes is how many bytes of jobs may be outstanding on one replica before Submit waits, and the largest job, at
 	// least BlockSize. Zero: 256 MiB.
 	MaxBytes int64
-	// OfflineJobs is how many jobs are kept for the replay of one replica that is away; with more it is faulted. At most
+	// OfflineJobs is how many jobs, the tracker's own included, are kept for the replay of one replica that is away; with
+	// more it is faulted. At most
 	// MaxJobs. Zero: MaxJobs/2, at least 1.
 	OfflineJobs int
 	// OfflineBytes is how many bytes of jobs are kept for the replay of one replica that is away; with more it is

@@ -22,15 +22,15 @@ func unpackState(v uint32) ReplicaState { return ReplicaState{ReplicaPhase(v >> 
 // Stats are counts since the tracker was made. Each is exact when it is read; together they are not a snapshot.
 type Stats struct {
 	Phase      Activation
-	Submitted  uint64 // jobs admitted, the tracker's own included
-	Acked      uint64 // jobs that succeeded
-	Failed     uint64 // jobs that failed
-	Retired    uint64 // jobs that have left the table
-	Active     uint64 // jobs in the table
-	Skipped    uint64 // jobs written off, counted for each replica
-	Lost       uint64 // writes acknowledged early that failed
-	Mismatches uint64 // answers to a read that differed
-	Orphans    [numReasons]uint64
+	Submitted  uint64             // jobs admitted, the tracker's own included
+	Acked      uint64             // jobs that succeeded
+	Failed     uint64             // jobs that failed
+	Retired    uint64             // jobs that have left the table
+	Active     uint64             // jobs in the table
+	Skipped    uint64             // jobs written off, counted for each replica
+	Lost       uint64             // writes acknowledged early that failed
+	Mismatches uint64             // answers to a read that differed
+	Orphans    [numReasons]uint64 // indexed by OrphanReason
 	Replicas   []ReplicaStats
 }
 

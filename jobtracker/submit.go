@@ -84,11 +84,11 @@ func (c *core) checkOp(op Op) error {
 		}
 		switch {
 		case op.Blocks == 0 || op.Blocks > limit:
-			return &OpError{Field: "Blocks", Got: op.Blocks, Limit: limit}
+			return &OpError{Field: "Blocks", Got: op.Blocks, Min: 1, Max: limit}
 		case op.Blocks > c.lim.blocks:
-			return &OpError{Field: "Blocks", Got: op.Blocks, Limit: c.lim.blocks}
+			return &OpError{Field: "Blocks", Got: op.Blocks, Min: 1, Max: c.lim.blocks}
 		case op.Start > c.lim.blocks-op.Blocks:
-			return &OpError{Field: "Start", Got: op.Start, Limit: c.lim.blocks - op.Blocks}
+			return &OpError{Field: "Start", Got: op.Start, Max: c.lim.blocks - op.Blocks}
 		}
 	case Flush, Barrier:
 		if op.Start != 0 {
@@ -98,9 +98,9 @@ func (c *core) checkOp(op Op) error {
 			return &OpError{Field: "Blocks", Got: op.Blocks}
 		}
 	case Copy: // made by a repair only
-		return &OpError{Field: "Kind", Got: uint64(op.Kind), Limit: uint64(Barrier)}
+		return &OpError{Field: "Kind", Got: uint64(op.Kind), Min: uint64(Read), Max: uint64(Barrier)}
 	default:
-		return &OpError{Field: "Kind", Got: uint64(op.Kind), Limit: uint64(Barrier)}
+		return &OpError{Field: "Kind", Got: uint64(op.Kind), Min: uint64(Read), Max: uint64(Barrier)}
 	}
 	if op.FUA && !op.Kind.writes() {
 		return &OpError{Field: "FUA", Got: 1}

@@ -43,7 +43,7 @@ type JobDump struct {
 	Blocks   uint32
 	Resolved bool     // its outcome is known, good or bad
 	Auto     bool     `json:",omitempty"` // the tracker's own
-	States   []string // a state for each replica
+	States   []string // for each replica: new (queued), spare, held, sent, done, ERR (failed) or skip (skipped)
 }
 
 // dump copies at most most jobs.

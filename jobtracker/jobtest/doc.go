@@ -8,6 +8,7 @@
 //	c.Settle()
 //	old := c.Replica(1).Cut() // the replies stay in hand
 //	require.ErrorIs(t, old.Deliver(job.ID()), jobtracker.ErrStaleConn)
+//	c.Replica(1).Heal() // no more holding back
 //	c.Replica(1).Reconnect()
 //	c.Settle()
 //	c.RequireResolved()

@@ -49,9 +49,12 @@ type Report struct {
 //   - no id was used twice, and no callback lost, repeated or out of order;
 //   - what the scenario itself requires, and promises by [Trial.Promise].
 //
-// The scenario must tolerate typed refusals. It works on the user's own code as well: see [Trial.Watch] and [Trial.Gap].
+// With no adversaries given, it is all [Adversaries]. The scenario must tolerate typed refusals. It works on the user's own code as well: see [Trial.Watch] and [Trial.Gap].
 func Explore(t *testing.T, scenario func(x *Trial), adversaries ...Adversary) Report {
 	t.Helper()
+	if len(adversaries) == 0 {
+		adversaries = Adversaries // a search that tries nobody would find nothing
+	}
 	rep := Report{}
 	rep.Acquisitions = rep.try(scenario, nil, 0)
 	for _, f := range rep.Findings {
@@ -74,7 +77,7 @@ func Explore(t *testing.T, scenario func(x *Trial), adversaries ...Adversary) Re
 	return rep
 }
 
-// Search is [Explore] without a test: it returns what it found.
+// Search is [Explore] without a test: it returns what it found. With no adversaries given, it is the undisturbed run alone.
 func Search(scenario func(x *Trial), adversaries ...Adversary) Report {
 	rep := Report{}
 	rep.Acquisitions = rep.try(scenario, nil, 0)
