@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/staleproof/staleproof/examples/internal/nbd"
 	"github.com/staleproof/staleproof/jobtracker"
 )
 
@@ -46,11 +47,14 @@ Clients connect to the address of -listen, for example: nbdinfo nbd://127.0.0.1:
 mirror's own. A replica that is lost comes back by replay as long as it is within all three -offline limits; past one of
 them it needs a repair. To keep within them, a flush is inserted after an eighth of -offline-jobs or -offline-bytes.
 
+Never run two mirrors on the same replicas. NBD cannot tell them apart, and neither can mirror: each would undo what the
+other has done. Only for files of -dir, on Linux, is the second one refused.
+
 `
 
 const exitStatus = `
 Exit status: 0 when it was ended by SIGINT or SIGTERM and everything is durable; 1 when something failed; 2 for a bad
-command line; 3 when the replicas need a reconcile.
+command line; 3 when the replicas need a reconcile. A second signal ends it at once.
 `
 
 // The defaults of flags that limit something.
@@ -107,6 +111,16 @@ func parse(args []string, out io.Writer) (config, error) {
 
 // check names the first flag that cannot work.
 func (c *config) check() error {
+	if c.demo {
+		for name := range c.given {
+			if name != "demo" && name != "v" {
+				return fmt.Errorf("-%s has no place in the demonstration, which takes -v only", name)
+			}
+		}
+	}
+	if err := c.checkURIs(); err != nil {
+		return err
+	}
 	if len(c.uris) > 0 {
 		for _, name := range []string{"dir", "size", "replicas"} {
 			if c.given[name] {
@@ -145,6 +159,22 @@ func (c *config) check() error {
 	}
 	_, _, err := c.address()
 	return err
+}
+
+// checkURIs wants every replica named once. Two URIs of one disk can still differ: see distinct.
+func (c *config) checkURIs() error {
+	named := make(map[nbd.URI]bool)
+	for _, uri := range c.uris {
+		u, err := nbd.ParseURI(uri)
+		if err != nil {
+			return err
+		}
+		if named[u] {
+			return fmt.Errorf("-replica names %s twice", uri)
+		}
+		named[u] = true
+	}
+	return nil
 }
 
 func (c *config) show(name string, v int64) string {

@@ -31,6 +31,10 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"-create"}, "-create is for replicas given with -replica"},
 		{[]string{"-replica", "nbd://h/x", "-size", "1M"}, "-size is for replicas in this process"},
 		{[]string{"-replica", "nbd://h/x", "-dir", "d"}, "-dir is for replicas in this process"},
+		{[]string{"-replica", "http://h/x"}, "scheme is neither"},
+		{[]string{"-demo", "-size", "1M"}, "-size has no place in the demonstration"},
+		{[]string{"-replica", "foo"}, "scheme is neither"},
+		{[]string{"-replica", "nbd://h/x", "-replica", "nbd://i/x", "-replica", "nbd://h:10809/x"}, "-replica names nbd://h:10809/x twice"},
 	} {
 		var out strings.Builder
 		require.Equal(t, exitUsage, run(tc.args, &out, &out), tc.args)
@@ -40,17 +44,15 @@ func TestBadFlags(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"-replica", "http://h/x", "-listen", "127.0.0.1:0"}, "scheme is neither"},
-		{[]string{"-demo", "-size", "1M"}, "-size has no place in the demonstration"},
 		{[]string{"-listen", "256.0.0.1:0"}, "listen tcp"},
 	} {
-		var out strings.Builder
-		require.Equal(t, exitFailed, run(tc.args, &out, &out), tc.args)
-		require.Contains(t, out.String(), tc.want)
+		var out, errOut strings.Builder
+		require.Equal(t, exitFailed, run(tc.args, &out, &errOut), tc.args)
+		require.Contains(t, errOut.String(), "mirror: failed: "+tc.want)
 	}
 	var out strings.Builder
 	require.Equal(t, exitGood, run([]string{"-h"}, &out, &out))
-	for _, words := range []string{"8192", "128M", "30s", "10s", "-offline-jobs", "last MiB", "Exit status"} {
+	for _, words := range []string{"8192", "128M", "30s", "10s", "-offline-jobs", "last MiB", "Exit status", "Never run two mirrors", "second signal"} {
 		require.Contains(t, out.String(), words)
 	}
 }

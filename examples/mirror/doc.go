@@ -28,4 +28,7 @@
 //
 // NBD has no fencing. If mirror itself is killed while a replica's server is stopped, that server still has requests in
 // its socket, and executes them when it goes on, under the feet of the next mirror. Restart such a server first.
+//
+// Never run two mirrors on the same replicas: NBD cannot tell them apart, and neither can mirror. Files of -dir are
+// locked, on Linux, so that a second mirror is refused.
 package main

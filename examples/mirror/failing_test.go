@@ -130,7 +130,7 @@ func TestUnfitReplicas(t *testing.T) {
 		"does not offer flush":        small(4 << 20).with(nbd.SendFUA | nbd.SendWriteZeroes),
 		"does not offer FUA":          small(4 << 20).with(nbd.SendFlush | nbd.SendWriteZeroes),
 		"does not offer write zeroes": small(4 << 20).with(nbd.SendFlush | nbd.SendFUA),
-		"read-only":                   small(4 << 20).with(enough | nbd.ReadOnly),
+		"read-only":                   small(4 << 20).with(nbd.SendFlush | nbd.ReadOnly),
 		"keeps the last 1048576":      small(1 << 20).with(enough),
 		"blocks have 4096 bytes":      &bare{nbd.Info{Size: 4 << 20, Flags: enough, MinBlock: 4096}},
 		"less than 33554432":          &bare{nbd.Info{Size: 4 << 20, Flags: enough, MaxBlock: 1 << 20}},

@@ -76,14 +76,15 @@ func (l *link) fitting(i nbd.Info) error {
 		flag nbd.TransmissionFlags
 		name string
 	}{{nbd.SendFlush, "flush"}, {nbd.SendFUA, "FUA"}, {nbd.SendWriteZeroes, "write zeroes"}}
+	if i.Has(nbd.ReadOnly) {
+		return &unfitError{"it is read-only"}
+	}
 	for _, n := range needs {
 		if !i.Has(n.flag) {
 			return &unfitError{"its server does not offer " + n.name}
 		}
 	}
 	switch {
-	case i.Has(nbd.ReadOnly):
-		return &unfitError{"it is read-only"}
 	case i.MinBlock > blockSize:
 		return &unfitError{fmt.Sprintf("its blocks have %d bytes, more than %d", i.MinBlock, blockSize)}
 	case i.MaxBlock < maxRequest:

@@ -33,6 +33,9 @@ type local struct {
 	caught chan struct{}
 }
 
+// errInUse: two mirrors over the same replicas would each undo what the other has done.
+var errInUse = errors.New("is in use by another mirror")
+
 // localPaths are the files of the replicas in dir; found tells whether any exists.
 func localPaths(dir string, n int) (paths []string, found bool, err error) {
 	for i := range n {
@@ -59,7 +62,7 @@ func newLocal(path string, size int64) (*local, error) {
 		return nil, err
 	}
 	l := &local{path: path, disk: disk}
-	if size > 0 {
+	if err = lock(disk); err == nil && size > 0 {
 		err = disk.Truncate(size)
 	}
 	if err == nil {

@@ -48,10 +48,10 @@ func run(args []string, out, errOut io.Writer) int {
 	}
 	switch {
 	case errors.Is(err, errReconcile):
-		logger.Printf("cannot start: %v", err)
+		_, _ = fmt.Fprintf(errOut, "mirror: cannot start: %v\n", err)
 		return exitReconcile
 	case err != nil:
-		logger.Printf("failed: %v", err)
+		_, _ = fmt.Fprintf(errOut, "mirror: failed: %v\n", err)
 		return exitFailed
 	}
 	return exitGood
@@ -75,13 +75,16 @@ func serve(ctx context.Context, again context.CancelFunc, cfg config, logger *lo
 	}
 	defer p.close()
 	m, err := start(ctx, cfg, p.sources, p.create, logger, debug)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil && !errors.Is(err, errReconcile):
+		return errors.New("interrupted before it could start")
+	case err != nil:
 		return err
 	}
 	if err := m.serve(ln); err != nil {
 		return errors.Join(err, m.stop())
 	}
-	logger.Printf("serving %s, %d bytes, on %d replicas; a write is acknowledged by %d", clientURI(ln.Addr()), m.geometry.size, m.geometry.replicas, m.geometry.quorum)
+	logger.Printf("serving %s, %d bytes, on %s; a write is acknowledged by %d", clientURI(ln.Addr()), m.geometry.size, m.strength(), m.geometry.quorum)
 	showing, hide := context.WithCancel(ctx)
 	m.running.Go(func() {
 		f, ok := errOut.(*os.File)
@@ -166,7 +169,7 @@ func (p *parts) openLocals(dir string, cfg config, logger *log.Logger) error {
 	}
 	for _, path := range paths {
 		l, err := newLocal(path, size)
-		if err != nil && p.create {
+		if err != nil && (p.create || errors.Is(err, errInUse)) {
 			return err
 		}
 		if err != nil {

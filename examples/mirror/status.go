@@ -43,7 +43,8 @@ func (m *mirror) replicaChanged(e jobtracker.Event) {
 	if e.Cause != nil {
 		why = fmt.Sprintf(" (%v)", e.Cause)
 	}
-	if routine := e.To.Phase == jobtracker.Fresh || m.ending.Load(); !routine || m.cfg.verbose {
+	// With -v the tracker's own log has every change.
+	if routine := e.To.Phase == jobtracker.Fresh || m.ending.Load(); !routine && !m.cfg.verbose {
 		d.tell("%v -> %v%s", e.From, e.To, why)
 	}
 	if needsRepair(e.To) && !needsRepair(e.From) {
@@ -68,6 +69,20 @@ func (m *mirror) statusLine() string {
 	}
 	return fmt.Sprintf("jobs %d, acked %d, failed %d, in the table %d | replicas: %s | orphans: %s",
 		s.Submitted, s.Acked, s.Failed, s.Active, strings.Join(states, ", "), orphans(&s))
+}
+
+// strength is how many replicas are active.
+func (m *mirror) strength() string {
+	s, active := m.tracker.Stats(), 0
+	for _, r := range s.Replicas {
+		if r.State.Phase == jobtracker.Voting {
+			active++
+		}
+	}
+	if active == len(s.Replicas) {
+		return fmt.Sprintf("%d replicas", active)
+	}
+	return fmt.Sprintf("%d of %d replicas", active, len(s.Replicas))
 }
 
 // orphans are the late answers by reason.
