@@ -107,7 +107,7 @@ func (d *driver) openIn(ctx context.Context, most time.Duration) (*link, error) 
 func (d *driver) admit(l *link) (*session, error) {
 	conn, err := d.introduce(l)
 	if err != nil {
-		_ = l.client.Close() // nothing but reads was sent on it
+		_ = l.client.Close() // all that was sent on it is answered
 		return nil, err
 	}
 	s := newSession(d, l, conn)

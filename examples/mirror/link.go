@@ -29,7 +29,7 @@ func remote(uri string) (source, error) {
 	return source{name: uri, dial: dial}, nil
 }
 
-// link is a connection to a replica whose metadata has been read. Nothing was written on it yet.
+// link is a connection to a replica whose metadata has been read. Nothing on it is unanswered.
 type link struct {
 	nc     net.Conn // for reading to the end what the client does not understand
 	client *nbd.Client
@@ -105,14 +105,7 @@ func (l *link) readMeta() error {
 	for i := range 2 {
 		part := copies[i*maxMeta:][:maxMeta]
 		off := uint64(l.metaAt + int64(i)*metaStride)
-		if err := l.client.Send(nbd.Call{Header: nbd.Header{Command: nbd.CmdRead, Cookie: uint64(i), Offset: off, Length: maxMeta}}); err != nil {
-			return err
-		}
-		reply, err := l.client.Receive(func(uint64) (uint32, []byte, bool) { return maxMeta, part, true })
-		if err == nil {
-			err = reply.Err()
-		}
-		if err != nil {
+		if err := l.ask(nbd.Header{Command: nbd.CmdRead, Offset: off, Length: maxMeta}, part); err != nil {
 			return fmt.Errorf("reading its metadata: %w", err)
 		}
 	}
@@ -130,5 +123,5 @@ func (l *link) readMeta() error {
 // refuses tells that an error will not go away by trying again soon.
 func refuses(err error) bool {
 	_, unfit := errors.AsType[*unfitError](err)
-	return unfit || errors.Is(err, errDamaged) || errors.Is(err, nbd.ErrRefused)
+	return unfit || errors.Is(err, errDamaged) || errors.Is(err, errOther) || errors.Is(err, nbd.ErrRefused)
 }

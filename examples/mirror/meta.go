@@ -38,6 +38,7 @@ const (
 
 var (
 	errBlank   = errors.New("it is blank")
+	errOther   = errors.New("its last MiB holds something else, not mirror's metadata")
 	errDamaged = errors.New("its metadata is damaged")
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
 )
@@ -117,11 +118,14 @@ func (m *meta) encode() []byte {
 	return b
 }
 
-// decodeMeta is the inverse of encode; b may be longer than the copy. It answers errBlank where there is no copy at all,
-// errDamaged for one that is torn or cannot be.
+// decodeMeta is the inverse of encode; b may be longer than the copy. It answers errBlank for zeros, errOther where
+// there is no copy, errDamaged for one that is torn or cannot be.
 func decodeMeta(b []byte) (*meta, error) {
-	if len(b) < maxMeta || !bytes.HasPrefix(b, []byte(metaMagic)) {
+	if len(b) < maxMeta || bytes.Equal(b[:maxMeta], make([]byte, maxMeta)) {
 		return nil, errBlank
+	}
+	if !bytes.HasPrefix(b, []byte(metaMagic)) {
+		return nil, errOther
 	}
 	le := binary.LittleEndian
 	b = b[:maxMeta]
@@ -164,7 +168,7 @@ func newest(first, second []byte) (m *meta, place int, err error) {
 		return a, 1, nil
 	case errB == nil:
 		return b, 0, nil
-	case errors.Is(errA, errDamaged):
+	case errors.Is(errA, errDamaged), errors.Is(errB, errBlank):
 		return nil, 0, errA
 	default:
 		return nil, 0, errB

@@ -85,6 +85,8 @@ func TestMetaBlankOrDamaged(t *testing.T) {
 	blank := make([]byte, len(good))
 	bad := bytes.Clone(good)
 	bad[200] ^= 1
+	other := bytes.Clone(blank)
+	other[len(other)-1] = 1
 	for _, tc := range []struct {
 		first, second []byte
 		err           error
@@ -97,6 +99,12 @@ func TestMetaBlankOrDamaged(t *testing.T) {
 		{bad, bad, errDamaged},
 		{bad, good, nil},
 		{nil, nil, errBlank},
+		{other, blank, errOther},
+		{blank, other, errOther},
+		{other, other, errOther},
+		{other, bad, errDamaged},
+		{bad, other, errDamaged},
+		{other, good, nil},
 	} {
 		_, _, err := newest(tc.first, tc.second)
 		require.ErrorIs(t, err, tc.err)

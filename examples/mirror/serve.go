@@ -53,7 +53,7 @@ func start(ctx context.Context, cfg config, sources []source, create bool, logge
 	}
 	links, err := m.open(ctx)
 	if err == nil {
-		err = m.settleOn(links)
+		err = m.settleOn(ctx, links)
 	}
 	if err == nil {
 		err = m.activate(links)
@@ -94,7 +94,11 @@ func (m *mirror) report(links []*link, errs []error) error {
 			here++
 		case m.create || refuses(errs[i]):
 			closeLinks(links)
-			return fmt.Errorf("replica %d (%s): %w", i, d.name, errs[i])
+			hint := ""
+			if m.create && errors.Is(errs[i], errOther) {
+				hint = "; to make a device of it, write zeros over its last MiB: what it holds will be lost"
+			}
+			return fmt.Errorf("replica %d (%s): %w%s", i, d.name, errs[i], hint)
 		default:
 			d.trouble(errs[i])
 		}
@@ -114,9 +118,9 @@ func closeLinks(links []*link) {
 }
 
 // settleOn finds out which device the replicas are of, or makes one up.
-func (m *mirror) settleOn(links []*link) error {
+func (m *mirror) settleOn(ctx context.Context, links []*link) error {
 	if m.create {
-		return m.invent(links)
+		return m.invent(ctx, links)
 	}
 	var known *geometry
 	names := make(map[jobtracker.ID]int)
@@ -145,23 +149,6 @@ func (m *mirror) settleOn(links []*link) error {
 		return fmt.Errorf("the device has %d bytes, and -size is %d", known.size, m.cfg.size)
 	}
 	m.geometry = *known
-	return nil
-}
-
-// invent makes up a new device.
-func (m *mirror) invent(links []*link) error {
-	size := links[0].room()
-	for i, l := range links {
-		if l.meta != nil {
-			return fmt.Errorf("replica %d (%s) belongs to device %x already, and -create overwrites nothing; to give it up, write zeros over its last MiB", i, m.drivers[i].name, l.meta.device)
-		}
-		size = min(size, l.room())
-	}
-	quorum := m.cfg.ack
-	if quorum == 0 {
-		quorum = len(links)/2 + 1
-	}
-	m.geometry = newGeometry(newID(), size, len(links), quorum)
 	return nil
 }
 

@@ -51,6 +51,9 @@ func (s *spy) look(r *nbd.Request) string {
 		return err.Error()
 	}
 	m, _, err := newest(copies[:maxMeta], copies[maxMeta:])
+	if errors.Is(err, errBlank) && r.Command == nbd.CmdWriteZeroes {
+		return "" // it is being made
+	}
 	if err != nil {
 		return "a change before the metadata: " + err.Error()
 	}
