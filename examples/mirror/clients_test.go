@@ -390,4 +390,5 @@ func TestProgram(t *testing.T) {
 	require.Equal(t, exitReconcile, m.ended())
 	require.Contains(t, m.said.String(), "the replicas need a reconcile")
 	require.Contains(t, m.said.String(), "DIRTY")
+	require.Contains(t, m.said.String(), "nothing that was flushed is lost")
 }

@@ -54,7 +54,8 @@ func TestLateReplica(t *testing.T) {
 		require.NoError(t, err)
 		r, err := rigOf(t, cfg, g.change)
 		require.NoError(t, err)
-		require.Contains(t, r.said.String(), "the gate is shut")
+		require.Contains(t, r.said.String(), "the gate is shut; trying for 100ms")
+		require.Equal(t, "2 of 3 replicas", r.strength())
 		c := r.client()
 		if written {
 			require.NoError(t, c.run(load(1<<20), 50))
@@ -85,6 +86,14 @@ func TestCrashNeedsReconcile(t *testing.T) {
 	again, err := tryRig(t, "-dir", crashed)
 	require.ErrorIs(t, err, errReconcile)
 	require.Contains(t, again.said.String(), "DIRTY")
+	newest := 0
+	for i := range 3 {
+		if flushedAfter(metaOf(t, crashed, i), metaOf(t, crashed, newest)) {
+			newest = i
+		}
+	}
+	m := metaOf(t, crashed, newest)
+	require.Contains(t, again.said.String(), fmt.Sprintf("the newest is replica %d (generation %d, flush %d)", newest, m.generation, m.flush))
 
 	// Two of three that differ are no majority, and the third cannot help. The one that was in the crash is dirty.
 	b, err := os.ReadFile(filepath.Join(crashed, "replica-0.img"))

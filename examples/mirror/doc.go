@@ -16,7 +16,7 @@
 // The front (front.go) turns requests of NBD clients into jobs. A driver for each replica (driver.go) opens a link
 // (link.go), reads the metadata, and runs a session (session.go) for each life of the connection, with a receiver and a
 // sender (sender.go). The metadata in the last MiB of each replica (meta.go) and the rules of its dirty bits (dirty.go)
-// are pure. serve.go starts and stops all of it.
+// are pure. serve.go starts and stops all of it; create.go makes a new device on servers.
 //
 // # Concurrency
 //

@@ -17,6 +17,7 @@ const (
 	longPause  = 2 * time.Second
 	shortLife  = 500 * time.Millisecond
 	openFor    = 10 * time.Second // how long a handshake may take
+	settleFor  = time.Second      // how long replicas that are here may take to begin, when -wait is over
 )
 
 // driver keeps one replica connected.
@@ -154,6 +155,12 @@ func (d *driver) remembered(l *link) (meta, int) {
 	}
 	g := d.m.geometry
 	return meta{geometry: g, replica: d.id, dirty: newBitmap(g.extents())}, 0
+}
+
+// awaited tells why the replica is waited for at the start.
+func (d *driver) awaited(err error) {
+	d.complain = err.Error()
+	d.tell("cannot be connected: %v; trying for %v", err, d.m.cfg.wait)
 }
 
 // trouble tells why the replica cannot be connected, once.

@@ -51,7 +51,9 @@ func start(ctx context.Context, cfg config, sources []source, create bool, logge
 	for i, s := range sources {
 		m.drivers = append(m.drivers, newDriver(m, i, s))
 	}
+	began := time.Now()
 	links, err := m.open(ctx)
+	left := cfg.wait - time.Since(began)
 	if err == nil {
 		err = m.settleOn(ctx, links)
 	}
@@ -62,12 +64,13 @@ func start(ctx context.Context, cfg config, sources []source, create bool, logge
 		closeLinks(links)
 		return nil, err
 	}
-	return m, m.await(ctx, m.launch(links))
+	return m, m.await(ctx, m.launch(links), left)
 }
 
 // open opens all replicas, and tries again until -wait has passed. Those that are still missing may come later, unless the
 // device is being made.
 func (m *mirror) open(ctx context.Context) ([]*link, error) {
+	asked := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, m.cfg.wait, errors.New("no answer in time"))
 	defer cancel()
 	links, errs := make([]*link, len(m.drivers)), make([]error, len(m.drivers))
@@ -75,13 +78,24 @@ func (m *mirror) open(ctx context.Context) ([]*link, error) {
 	for i, d := range m.drivers {
 		wg.Go(func() {
 			for pause := firstPause; links[i] == nil; pause = min(2*pause, longPause) {
-				if links[i], errs[i] = d.openIn(ctx, openFor); refuses(errs[i]) || links[i] == nil && !d.rest(ctx, pause) {
+				links[i], errs[i] = d.openIn(ctx, openFor)
+				if refuses(errs[i]) {
+					return
+				}
+				if links[i] == nil && pause == firstPause && ctx.Err() == nil {
+					d.awaited(errs[i])
+				}
+				if links[i] == nil && !d.rest(ctx, pause) {
 					return
 				}
 			}
 		})
 	}
 	wg.Wait()
+	if err := context.Cause(asked); err != nil {
+		closeLinks(links)
+		return nil, err
+	}
 	return links, m.report(links, errs)
 }
 
@@ -232,14 +246,16 @@ func before(a, b *link) bool {
 	return ac > bc
 }
 
-// await waits until the activation has begun and every replica of it remembers its generation. On error the device is
-// stopped.
-func (m *mirror) await(ctx context.Context, here []*driver) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, m.cfg.wait, errors.New("not enough replicas in time"))
+// await waits until the activation has begun and every replica of it remembers its generation. More replicas may come for
+// what is left of -wait; those that are here may take as long as for any answer. On error the device is stopped.
+func (m *mirror) await(ctx context.Context, here []*driver, left time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, max(left, m.cfg.replyTimeout, settleFor), errors.New("its replicas gave no answer in time"))
 	defer cancel()
 	err := m.judge(here)
 	if err == nil {
-		err = m.begun.Wait(ctx)
+		coming, cancel := context.WithTimeoutCause(ctx, max(left, settleFor), errors.New("not enough replicas in time"))
+		err = m.begun.Wait(coming)
+		cancel()
 	}
 	for _, d := range here {
 		if err == nil {
@@ -283,8 +299,9 @@ func (m *mirror) equalLater(here []*driver) bool {
 	return true
 }
 
-// explain tells what each replica holds.
+// explain tells what each replica holds, and what can be done.
 func (m *mirror) explain(here []*driver) {
+	defer m.advise(here)
 	for _, d := range here {
 		l := d.current().link
 		if l.meta == nil {
@@ -299,6 +316,32 @@ func (m *mirror) explain(here []*driver) {
 		}
 		d.tell("generation %d, flush %d, %s", h.Generation, h.Flush, state)
 	}
+}
+
+// advise tells how to get the device back. A flush was answered when a quorum had remembered it, so that if all but less
+// than a quorum are here, the newest of them has everything that was flushed.
+func (m *mirror) advise(here []*driver) {
+	var newest *driver
+	known := 0
+	for _, d := range here {
+		if l := d.current().link; l.meta != nil {
+			known++
+			if newest == nil || flushedAfter(l.meta, newest.current().link.meta) {
+				newest = d
+			}
+		}
+	}
+	if newest == nil || known <= m.geometry.replicas-m.geometry.quorum {
+		return
+	}
+	has := newest.current().link.meta
+	m.log.Printf("nothing that was flushed is lost: each replica holds the device in all but its last MiB; the newest is replica %d (generation %d, flush %d): it can be copied to a new device, at least as large as the replica, with nbdcopy",
+		newest.index, has.generation, has.flush)
+}
+
+// flushedAfter tells whether a's last flush is later than b's.
+func flushedAfter(a, b *meta) bool {
+	return a.generation > b.generation || a.generation == b.generation && a.flush > b.flush
 }
 
 // serve offers the device to clients; the error is that of the listener.
