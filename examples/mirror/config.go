@@ -84,7 +84,7 @@ func parse(args []string, out io.Writer) (config, error) {
 		c.uris = append(c.uris, s)
 		return nil
 	})
-	f.IntVar(&c.replicas, "replicas", defaultReplicas, "`number` of replicas in this process")
+	f.IntVar(&c.replicas, "replicas", defaultReplicas, "`number` of replicas in this process, when their device is made; one in -dir tells its own")
 	c.size = defaultSize
 	f.Var((*bytesFlag)(&c.size), "size", "`bytes` of a new device in this process, with K, M, G or T")
 	f.StringVar(&c.dir, "dir", "", "`directory` for the files of the replicas in this process; created or reopened (default: a temporary one, removed at the end)")

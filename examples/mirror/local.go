@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/staleproof/staleproof/examples/internal/nbd"
+	"github.com/staleproof/staleproof/jobtracker"
 )
 
 // local is a replica in this process: a file behind an NBD server. Its connections are real ones, over the loopback.
@@ -49,6 +51,39 @@ func localPaths(dir string, n int) (paths []string, found bool, err error) {
 		paths = append(paths, p)
 	}
 	return paths, found, nil
+}
+
+// replicasIn is how many replicas the device in dir was made with, by the first file that tells; 0 if none does.
+func replicasIn(dir string) int {
+	for i := range jobtracker.MaxReplicas {
+		m, err := fileMeta(filepath.Join(dir, fmt.Sprintf("replica-%d.img", i)))
+		if err == nil {
+			return m.replicas
+		}
+	}
+	return 0
+}
+
+// fileMeta reads the metadata of a file that may be in use.
+func fileMeta(path string) (*meta, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, err
+	}
+	at := (size - metaSpace) / blockSize * blockSize
+	copies := make([]byte, 2*maxMeta)
+	for i := range int64(2) {
+		if _, err := f.ReadAt(copies[i*maxMeta:][:maxMeta], at+i*metaStride); err != nil {
+			return nil, err
+		}
+	}
+	m, _, err := newest(copies[:maxMeta], copies[maxMeta:])
+	return m, err
 }
 
 // newLocal opens the file of a replica; with size it is made.

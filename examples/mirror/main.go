@@ -63,8 +63,7 @@ func serve(ctx context.Context, again context.CancelFunc, cfg config, logger *lo
 	if err != nil {
 		return err
 	}
-	var lc net.ListenConfig
-	ln, err := lc.Listen(ctx, network, address)
+	ln, err := listenOn(ctx, network, address)
 	if err != nil {
 		return err
 	}
@@ -97,6 +96,28 @@ func serve(ctx context.Context, again context.CancelFunc, cfg config, logger *lo
 	err = errors.Join(err, m.stop())
 	m.summary()
 	return err
+}
+
+// listenOn opens the address for clients. A socket that a killed process has left is taken over.
+func listenOn(ctx context.Context, network, address string) (net.Listener, error) {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, network, address)
+	if network != "unix" || !errors.Is(err, syscall.EADDRINUSE) {
+		return ln, err
+	}
+	var d net.Dialer
+	nc, dialed := d.DialContext(ctx, network, address)
+	if dialed == nil {
+		_ = nc.Close()
+		return nil, err
+	}
+	if i, lost := os.Lstat(address); !errors.Is(dialed, syscall.ECONNREFUSED) || lost != nil || i.Mode()&os.ModeSocket == 0 {
+		return nil, err
+	}
+	if err := os.Remove(address); err != nil {
+		return nil, err
+	}
+	return lc.Listen(ctx, network, address)
 }
 
 // until waits for the end that is asked for, or comes by itself.
@@ -157,7 +178,13 @@ func (p *parts) openLocals(dir string, cfg config, logger *log.Logger) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	paths, found, err := localPaths(dir, cfg.replicas)
+	n := cfg.replicas
+	if !cfg.given["replicas"] {
+		if known := replicasIn(dir); known > 0 {
+			n = known
+		}
+	}
+	paths, found, err := localPaths(dir, n)
 	if err != nil {
 		return err
 	}
@@ -165,7 +192,7 @@ func (p *parts) openLocals(dir string, cfg config, logger *log.Logger) error {
 	var size int64
 	if p.create {
 		size = cfg.size + metaSpace
-		logger.Printf("making a device of %s with %d replicas in %s", bytesFlag(cfg.size).text(), cfg.replicas, dir)
+		logger.Printf("making a device of %s with %d replicas in %s", bytesFlag(cfg.size).text(), n, dir)
 	}
 	for _, path := range paths {
 		l, err := newLocal(path, size)

@@ -104,7 +104,7 @@ func tryRig(t *testing.T, args ...string) (*rig, error) {
 // rigOf starts a device; change may replace its sources.
 func rigOf(t *testing.T, cfg config, change func([]source)) (*rig, error) {
 	t.Helper()
-	r := &rig{t: t, watch: newWatcher(cfg.replicas), said: newDiary(t.Output())}
+	r := &rig{t: t, watch: newWatcher(jobtracker.MaxReplicas), said: newDiary(t.Output())}
 	r.watch.attach(&cfg)
 	logger, debug := log.New(r.said, "", 0), slog.New(slog.DiscardHandler)
 	if cfg.verbose {
