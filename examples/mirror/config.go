@@ -88,7 +88,7 @@ func parse(args []string, out io.Writer) (config, error) {
 	c.size = defaultSize
 	f.Var((*bytesFlag)(&c.size), "size", "`bytes` of a new device in this process, with K, M, G or T")
 	f.StringVar(&c.dir, "dir", "", "`directory` for the files of the replicas in this process; created or reopened (default: a temporary one, removed at the end)")
-	f.BoolVar(&c.create, "create", false, "make a new device of blank replicas given with -replica")
+	f.BoolVar(&c.create, "create", false, "make a new device of replicas given with -replica, whose last MiB is blank; what else they hold is zeroed")
 	f.IntVar(&c.ack, "ack", 0, "`number` of replicas that must have done a write before it is acknowledged; fixed when the device is made (default: a majority)")
 	f.IntVar(&c.offlineJobs, "offline-jobs", defaultOfflineJobs, "`number` of jobs kept for the replay of a replica that is away")
 	c.offlineBytes = defaultOfflineBytes
