@@ -105,18 +105,29 @@ func (c *core) work(s *slot) {
 
 // decideBad ends a job for which too many replicas are bad.
 func (c *core) decideBad(id JobID, s *slot) {
+	if s.flags&flagDoomed != 0 {
+		c.failFlush(id, s) // the lost write's own failure is ErrQuorum as well
+		return
+	}
 	err := c.failure(id, s, ErrQuorum, c.why(id, s))
 	if s.flags&flagResolved == 0 {
 		c.resolve(id, s, err)
-		if s.flags&flagDoomed != 0 {
-			c.reported(id, s)
+		if s.kind == Copy && c.reps[targetOf(s)].repair == repairFinishing {
+			c.reps[targetOf(s)].spoiled = err // not everything was copied
 		}
 		return
 	}
 	// It was acknowledged early. Flushes behind it fail, and so do those that are admitted until one has (J18).
+	known := c.lostFrom == c.next && id > c.lostLow // what is behind it was told by an earlier one
+	if c.lostFrom != c.next || id < c.lostLow {
+		c.lostLow = id
+	}
 	c.lost, c.lostFrom = err, c.next
 	c.stats.lost.Inc()
 	c.fx.event(Event{Kind: WriteLost, Job: id, Cause: err})
+	if known {
+		return
+	}
 	c.each(func(f JobID, s *slot) {
 		if f > id && s.kind == Flush && s.flags&flagResolved == 0 {
 			s.flags |= flagDoomed

@@ -170,9 +170,10 @@ func (c *core) syncResult() error {
 // newest version there is, and no dirty extents. The others wait for a repair; without such a quorum, all of them for a
 // reconcile. The order in which they connect does not matter.
 func (c *core) compare() {
-	var counted, blank uint8
+	var fresh, counted, blank uint8
 	for r := range c.lim.n {
 		if rep := &c.reps[r]; rep.state.Phase == Fresh {
+			fresh |= 1 << r
 			if rep.blank {
 				blank |= 1 << r
 			} else if rep.state.Home != HomeReplaced {
@@ -206,7 +207,9 @@ func (c *core) compare() {
 		need = 1
 	}
 	if bits.OnesCount8(equal) < need {
-		c.fx.event(Event{Kind: ReconcileNeeded})
+		if equal != fresh { // else it only waits for more to come
+			c.fx.event(Event{Kind: ReconcileNeeded})
+		}
 		return
 	}
 	c.begin(equal)
@@ -243,7 +246,7 @@ func (c *core) deactivate() error {
 		for r := range c.lim.n {
 			_ = c.step(r, EventDeactivate, ErrDeactivated) // total
 		}
-		if c.base < c.next || !c.durable() {
+		if c.base < c.next || !c.durable() || c.lostFrom != 0 { // the final flush reports a lost write, too
 			kind := Flush
 			if c.mode.ReadOnly {
 				kind = Barrier

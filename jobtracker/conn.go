@@ -67,7 +67,8 @@ func (c *Conn[P]) ID() ConnID { return c.token.conn }
 // Replica is the replica's number.
 func (c *Conn[P]) Replica() int { return c.token.replica }
 
-// Plan is what the replica goes through after it has connected.
+// Plan is what the replica goes through, as far as that was known when it connected. One that connects while activating
+// is compared later, and may turn out to be behind: OnEvent tells.
 func (c *Conn[P]) Plan() Plan { return c.plan }
 
 // Context ends with the connection; its cause is an *[EndedError].

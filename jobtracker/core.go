@@ -51,6 +51,7 @@ type core struct {
 	flushes      uint64 // the number of the last flush admitted in this activation
 	lostFrom     JobID  // a flush admitted from here on reports the lost writes and ends them; 0: none is lost
 	lost         *JobError
+	lostLow      JobID // of those that were lost since lostFrom was the next: every flush behind it was told
 	retireTo     JobID // the highest fence that is terminal everywhere and not yet passed
 	retiredWrite JobID // the highest changing job that retirement passed
 	workJobs     uint64
@@ -58,6 +59,7 @@ type core struct {
 
 	// Admission. See submit.go.
 	waiting fifo.Queue[applicant]
+	left    int // of those waiting, how many were taken back
 	applied uint64
 	behind  bool // too many callbacks wait to be run; set by the gate
 
@@ -85,10 +87,11 @@ type replica struct {
 	vouched   JobID  // the last flush done here: what changes before it is durable
 	flushed   uint64 // and its number
 
-	ticket  uint64 // of the present or last repair
-	final   JobID  // the final flush of a repair that finishes
-	cause   error  // why it is not active
-	failure error  // of the last job that it failed
+	ticket  uint64    // of the present or last repair
+	final   JobID     // the final flush of a repair that finishes
+	spoiled *JobError // a copy that failed behind the call that said everything was copied
+	cause   error     // why it is not active
+	failure error     // of the last job that it failed
 	hello   version
 	blank   bool // its hello named no generation
 	dirty   bool // its hello named dirty extents

@@ -25,7 +25,8 @@
 //   - Once faults stop, every job resolves: no replica waits for a job it was never sent.
 //   - Memory is bounded by the limits of [Config]: a job needs about 64 bytes, a link of 12 bytes for each replica and 8
 //     for each dependency in the table, and a handle of about 64. The table holds at most what is outstanding (MaxJobs
-//     for each replica, and the jobs that never wait: copies and automatic syncs) and AutoSyncJobs of what is done.
+//     for each replica, and the jobs that never wait: copies and automatic syncs) and AutoSyncJobs of what is done for
+//     each flush or barrier outstanding: behind one slow replica up to OfflineJobs or MaxJobs of them.
 //
 // # Order
 //
@@ -39,8 +40,10 @@
 // All methods of all types are safe for concurrent use. Each tracker has one lock, held for short, bounded work only, and
 // one place that acquires it. Callbacks run with no lock held, one at a time, in the order of their Seq, on the goroutine
 // of whichever call found none running; so a call may return before its own callback ran. A callback may call anything,
-// and may wait for anything but another callback of the same tracker: when 4·MaxJobs callbacks wait to be run, admission
-// waits for them, so a callback that submits should bound the wait by its context. If a callback panics, the others run
+// and may wait for anything but another callback of the same tracker, and not for a job that only its own goroutine could
+// complete: it may be that of a receiver. When 4·MaxJobs callbacks wait to be run, admission
+// waits for them, so a callback that submits should bound the wait by its context. Lifecycle events are few, but not
+// bounded: a callback that blocks for ever keeps those that follow. If a callback panics, the others run
 // all the same, on the next call.
 //
 // An ended context makes [Conn.Next] and [Conn.NextBatch] a poll, and [Tracker.Submit] one that does not wait.

@@ -126,6 +126,10 @@ func (j *Job[P]) settle(err *JobError) {
 // admit ends an application for the job: it is in the table, or refused. Under the lock.
 func (j *Job[P]) admit(id JobID, err error) {
 	j.id = id
+	if err != nil {
+		var none P
+		j.payload = none
+	}
 	if j.waiters != nil { // its only one is who applied
 		j.waiters.refusal = err
 	}
@@ -197,7 +201,10 @@ func (j *Job[P]) await(ctx context.Context, w *waitCh, seq uint64) error {
 	case <-ctx.Done():
 	}
 	_ = j.t.do(nil, 0, func(k *core) error { // no error is possible
-		k.withdraw(seq)
+		if k.withdraw(seq) {
+			var none P
+			j.payload = none // the slab outlives it
+		}
 		return nil
 	})
 	if j.leave(w) {

@@ -401,7 +401,7 @@ func (m *mRun) deactivateNow() {
 				m.move(r, ReplicaState{RepairReady, s.Home}, ErrDeactivated)
 			}
 		}
-		if n := len(m.table); n > 0 && m.table[n-1].id > m.retireTo || !m.flushed() {
+		if n := len(m.table); n > 0 && m.table[n-1].id > m.retireTo || !m.flushed() || m.lostFrom != 0 {
 			kind := Flush
 			if m.mode.ReadOnly {
 				kind = Barrier

@@ -371,7 +371,7 @@ func (x *orderRun) finish() {
 		require.Less(x.t, round, 10_000, "%s: it does not end\n%v", x.about, x.tr.Dump())
 		idle := true
 		for i := range x.reps {
-			idle = x.take(i) == 0 && idle
+			idle = x.take(i) == 0 && len(x.reps[i].box) == 0 && idle // what is answered below may make more ready
 			for range 4 * len(x.reps[i].box) {
 				x.answer(i, false)
 			}

@@ -126,9 +126,6 @@ func (m *mRun) admit(op Op, pay *mPay) *mJob {
 	if op.Kind.writes() {
 		m.wrote = true
 	}
-	if op.Kind.fences() {
-		m.workJobs, m.workBytes = 0, 0
-	}
 	if op.Kind == Flush {
 		m.flushes++
 		j.number = m.flushes
@@ -139,9 +136,14 @@ func (m *mRun) admit(op Op, pay *mPay) *mJob {
 	switch {
 	case j.bad && (op.Kind.writes() || op.Snapshot):
 		j.nowhere = true
+		if op.Kind.fences() {
+			m.workJobs++ // it retires nothing, not even itself
+		}
 		for r := range m.n {
 			m.skip(j, r)
 		}
+	case op.Kind.fences():
+		m.workJobs, m.workBytes = 0, 0
 	case m.cfg.WriteBack && op.Kind.writes() && !op.FUA:
 		m.resolve(j, nil)
 	}
@@ -202,7 +204,7 @@ func (m *mRun) fits(op Op) bool {
 		who = m.mask(ReplicaState.voter)
 	}
 	for r := range m.n {
-		if who>>r&1 == 0 {
+		if who>>r&1 == 0 || !m.reps[r].state.Connected() {
 			continue
 		}
 		if jobs, bytes := m.charges(r); jobs+1 > m.lim.maxJobs || bytes+m.size(op) > m.lim.maxBytes {
@@ -260,9 +262,8 @@ func (m *mRun) decide(j *mJob) {
 				f.doomed = true
 			}
 		}
-	case j.bad:
+	case j.bad && !j.doomed:
 		m.resolve(j, ErrQuorum)
-		m.reported(j)
 	case j.doomed:
 		m.resolve(j, ErrLostWrite)
 		m.reported(j)

@@ -54,10 +54,11 @@ type Config[P any] struct {
 	// AutoSyncBytes is in bytes. Zero: OfflineBytes/2, at least 1.
 	AutoSyncBytes int64
 
-	// OnResolve, if set, is called once for each job that Submit returned, after it was resolved.
+	// OnResolve, if set, is called once for each job that Submit or Copy returned, after it was resolved.
 	OnResolve func(Resolved[P])
-	// OnRetire, if set, is called once for each job that Submit returned when nothing needs its payload any more: it has
-	// been resolved, and no replica will be sent it again.
+	// OnRetire, if set, is called once for each job that Submit or Copy returned when it has been resolved, and no replica
+	// will be sent it again. The sender of a connection that has ended may still hold a [Dispatch] of it: a buffer may be
+	// used again only when that has let go of it.
 	OnRetire func(Retired[P])
 	// OnEvent, if set, is called for each change of a replica or of the activation, and each mismatch.
 	OnEvent func(Event)

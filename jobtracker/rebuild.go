@@ -82,6 +82,10 @@ func (c *core) finishRepairs() {
 	for r := range c.lim.n {
 		rep := &c.reps[r]
 		if rep.repair == repairFinishing && rep.flushed > 0 && rep.vouched >= rep.final {
+			if rep.spoiled != nil {
+				_ = c.step(r, EventRepairAbort, rep.spoiled) // total while repairing
+				continue
+			}
 			_ = c.step(r, EventRepairDone, nil) // allowed while finishing in an active activation
 		}
 	}
@@ -99,7 +103,7 @@ func (c *core) abortRepair(tok repairToken, cause error) error {
 // faults nobody; what was sent stays outstanding until it is answered or its connection ends (R20).
 func (c *core) endRepair(r int, cause error) {
 	rep := &c.reps[r]
-	rep.repair, rep.final = repairNone, 0
+	rep.repair, rep.final, rep.spoiled = repairNone, 0, nil
 	end := repairEnd{replica: r, ticket: rep.ticket}
 	if rep.state.Phase != Voting {
 		end.err = &EndedError{What: "repair", Cause: cause}

@@ -63,7 +63,8 @@ func (r *Repair[P]) Copy(source int, start, blocks uint64, payload P) (*Job[P], 
 	return j, nil
 }
 
-// Finish says that everything was copied. A last flush is admitted; when the target itself has done it, it votes (R07).
+// Finish says that everything was copied. A last flush is admitted; when the target itself has done it, it votes (R07). A
+// copy that was still out and fails ends the repair instead.
 func (r *Repair[P]) Finish() error {
 	return r.t.do(nil, 0, func(k *core) error { return k.finishRepair(r.token) })
 }

@@ -1,6 +1,9 @@
 package jobtracker
 
-import "math"
+import (
+	"math"
+	"sort"
+)
 
 // Op is what a job is to do.
 //
@@ -19,6 +22,7 @@ type applicant struct {
 	seq    uint64
 	op     Op
 	handle any
+	gone   bool // taken back; removed with others
 }
 
 // submit admits the job, or queues it: id is then 0 and seq names the application.
@@ -45,18 +49,37 @@ func (c *core) submit(op Op, handle any) (id JobID, seq uint64, err error) {
 // withdraw takes back an application; false means that it was decided already. Nothing of it stays: applications that
 // come and go behind one that cannot be admitted yet are no more than those that wait.
 func (c *core) withdraw(seq uint64) (found bool) {
+	at := sort.Search(c.waiting.Len(), func(i int) bool { return c.waiting.At(i).seq >= seq })
+	if at == c.waiting.Len() {
+		return false
+	}
+	a := c.waiting.At(at)
+	if a.seq != seq || a.gone {
+		return false
+	}
+	*a = applicant{seq: seq, gone: true}
+	c.left++
+	c.sweepWaiting()
+	c.todo |= todoAdmit // the next one may fit
+	c.settle()
+	return true
+}
+
+// sweepWaiting removes the applications that were taken back from the front, and all of them once they are the most.
+func (c *core) sweepWaiting() {
+	for a := c.waiting.Peek(); a != nil && a.gone; a = c.waiting.Peek() {
+		c.waiting.Pop()
+		c.left--
+	}
+	if 2*c.left <= c.waiting.Len() {
+		return
+	}
 	for range c.waiting.Len() { // once around: the order stays
-		if a, _ := c.waiting.Pop(); a.seq == seq {
-			found = true
-		} else {
+		if a, _ := c.waiting.Pop(); !a.gone {
 			c.waiting.Push(a)
 		}
 	}
-	if found {
-		c.todo |= todoAdmit // the next one may fit
-		c.settle()
-	}
-	return found
+	c.left = 0
 }
 
 // admitWaiting admits applicants in their order as far as the limits allow.
@@ -65,14 +88,18 @@ func (c *core) admitWaiting() {
 		id := c.admit(a.op, a.handle)
 		c.fx.admit(admission{handle: a.handle, id: id})
 		c.waiting.Pop()
+		c.sweepWaiting()
 	}
 }
 
 // refuseWaiting ends all applications.
 func (c *core) refuseWaiting(cause error) {
 	for a, ok := c.waiting.Pop(); ok; a, ok = c.waiting.Pop() {
-		c.fx.admit(admission{handle: a.handle, err: &EndedError{What: "admission", Cause: cause}})
+		if !a.gone {
+			c.fx.admit(admission{handle: a.handle, err: &EndedError{What: "admission", Cause: cause}})
+		}
 	}
+	c.left = 0
 }
 
 func (c *core) checkOp(op Op) error {
@@ -128,7 +155,7 @@ func (c *core) fits(op Op) bool {
 	if op.Kind == Read || op.Kind == Write {
 		size = int64(op.Blocks * c.lim.blockSize)
 	}
-	for m := c.who(op.Kind); m != 0; m &= m - 1 {
+	for m := c.who(op.Kind) & c.live; m != 0; m &= m - 1 { // who is away delays nobody: it is faulted with what is too much
 		rep := &c.reps[first(m)]
 		if rep.jobs >= c.lim.maxJobs || rep.bytes+size > c.lim.maxBytes {
 			return false
@@ -153,11 +180,17 @@ func (c *core) admit(op Op, handle any) JobID {
 	c.charge(s)
 	if s.voters != c.lim.all { // else nothing can be bad yet
 		if c.decide(id, s); s.flags&flagBad != 0 && (s.kind.writes() || op.Snapshot) {
+			if s.kind.fences() {
+				c.work(s) // it is done by nobody and retires nothing, not even itself
+			}
 			c.writeOff(id, s, s.open()) // nobody has seen it: leave it nowhere
 			return id
 		}
 		// A flush or barrier goes to whom it can all the same: what it makes durable there can be retired, and a repair
 		// waits for its last flush.
+	}
+	if s.kind.fences() {
+		c.workJobs, c.workBytes = 0, 0
 	}
 	if c.lim.writeBack && op.Kind.writes() && !op.FUA {
 		c.resolve(id, s, nil)
@@ -185,7 +218,6 @@ func (c *core) add(op Op, handle any) (JobID, *slot) {
 
 // admitFence does what only a flush or barrier needs.
 func (c *core) admitFence(id JobID, s *slot, snapshot bool) {
-	c.workJobs, c.workBytes = 0, 0
 	if snapshot {
 		s.flags |= flagSnapshot
 	}
@@ -247,8 +279,12 @@ func (c *core) idlest(mask uint8) int {
 	turn := int(c.next) % c.lim.n
 	for i := range c.lim.n {
 		r := (turn + i) % c.lim.n
-		if mask>>r&1 != 0 && (best < 0 || c.reps[r].jobs < least) {
-			best, least = r, c.reps[r].jobs
+		if mask>>r&1 == 0 {
+			continue
+		}
+		// Not the charges: a read is charged wherever it might have to go.
+		if busy := c.reps[r].sent + uint32(c.reps[r].ready.Len()); best < 0 || busy < least {
+			best, least = r, busy
 		}
 	}
 	return best

@@ -424,7 +424,8 @@ func (t *Tracker[P]) Replace(replica int) error {
 }
 
 // Fault faults a replica: its connection ends, its jobs are written off, and it needs a repair. One that nothing is
-// expected of is left as it is. Nil is [ErrFaulted].
+// expected of is left as it is; while activating, when nothing was written yet, it may connect again and is compared.
+// Nil is [ErrFaulted].
 func (t *Tracker[P]) Fault(replica int, cause error) error {
 	if cause == nil {
 		cause = ErrFaulted
@@ -443,11 +444,16 @@ const dumpJobs = 256
 // Dump is the state at one moment, with at most 256 jobs, the oldest.
 func (t *Tracker[P]) Dump() Dump {
 	var d Dump
+	var why causes
 	_ = t.do(nil, 0, func(k *core) error { // no error is possible
-		d = k.dump(dumpJobs)
+		d, why = k.dump(dumpJobs), k.causes()
 		d.Callbacks = t.calls.Len() // +checklocksignore: the gate holds the lock
 		return nil
 	})
+	d.Cause = text(why.activation)
+	for r := range d.Replicas {
+		d.Replicas[r].Cause = text(why.replicas[r])
+	}
 	return d
 }
 
@@ -455,10 +461,15 @@ func (t *Tracker[P]) Dump() Dump {
 // what tests use it for; it takes the time of a walk through the table.
 func (t *Tracker[P]) Fingerprint() uint64 {
 	h := fnv.New64a()
+	var why causes
 	_ = t.do(nil, 0, func(k *core) error { // no error is possible
+		why = k.causes()
 		_, err := h.Write(k.appendState(nil))
 		return err
 	})
+	for _, err := range why.replicas {
+		_, _ = h.Write([]byte(text(err) + "\x00")) // a hash does not fail
+	}
 	return h.Sum64()
 }
 

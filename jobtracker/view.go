@@ -49,14 +49,14 @@ type JobDump struct {
 // dump copies at most most jobs.
 func (c *core) dump(most int) Dump {
 	d := Dump{
-		Phase: c.phase.String(), Generation: c.generation, Next: c.next, Cause: text(c.cause), Waiting: c.waiting.Len(),
+		Phase: c.phase.String(), Generation: c.generation, Next: c.next, Waiting: c.waiting.Len() - c.left,
 		Active: c.active(),
 	}
 	for r := range c.lim.n {
 		rep := &c.reps[r]
 		d.Replicas = append(d.Replicas, ReplicaDump{
 			State: rep.state.String(), Conn: rep.conn, Jobs: int(rep.jobs), Bytes: rep.bytes, Held: int(rep.held),
-			Sent: int(rep.sent), Ready: rep.ready.Len(), Flushed: rep.flushed, Cause: text(rep.cause),
+			Sent: int(rep.sent), Ready: rep.ready.Len(), Flushed: rep.flushed,
 		})
 	}
 	c.each(func(id JobID, s *slot) {
@@ -70,6 +70,20 @@ func (c *core) dump(most int) Dump {
 		d.Jobs = append(d.Jobs, j)
 	})
 	return d
+}
+
+// causes are the errors that a dump and a fingerprint name. What they say is the caller's code: it is asked after the hold.
+type causes struct {
+	activation error
+	replicas   [MaxReplicas]error
+}
+
+func (c *core) causes() (why causes) {
+	why.activation = c.cause
+	for r := range c.lim.n {
+		why.replicas[r] = c.reps[r].cause
+	}
+	return why
 }
 
 func text(err error) string {
@@ -136,12 +150,11 @@ func (c *core) appendState(b []byte) []byte {
 		c.workJobs, uint64(c.workBytes))
 	for r := range c.lim.n {
 		rep := &c.reps[r]
-		u(uint64(packState(rep.state)), uint64(rep.conn), uint64(rep.repair), rep.ticket, uint64(rep.final), rep.hello.generation,
+		u(uint64(packState(rep.state)), uint64(rep.conn), uint64(rep.repair), rep.ticket, uint64(rep.final), oneIf(rep.spoiled != nil), rep.hello.generation,
 			rep.hello.flush, oneIf(rep.blank), oneIf(rep.dirty), uint64(rep.jobs), uint64(rep.bytes), uint64(rep.held),
 			uint64(rep.heldBytes), uint64(rep.sent), uint64(rep.vouched), rep.flushed, oneIf(rep.answered), uint64(rep.looks),
 			uint64(rep.replyAt.UnixNano()), uint64(rep.offlineAt.UnixNano()))
 		b = append(append(b, rep.said[:]...), rep.named[:]...)
-		b = append(b, text(rep.cause)...)
 		for i := range rep.ready.Len() {
 			id := *rep.ready.At(i)
 			if s := c.find(id); s != nil && s.queued>>r&1 != 0 { // what was written off since answers nothing
@@ -151,6 +164,9 @@ func (c *core) appendState(b []byte) []byte {
 	}
 	for i := range c.waiting.Len() {
 		a := c.waiting.At(i)
+		if a.gone {
+			continue
+		}
 		u(a.seq, uint64(a.op.Kind), a.op.Start, a.op.Blocks, oneIf(a.op.FUA), oneIf(a.op.Snapshot))
 	}
 	c.each(func(id JobID, s *slot) {
