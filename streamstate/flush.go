@@ -1,0 +1,143 @@
+package streamstate
+
+import "time"
+
+// flush is a running flush. Its facts do not change; it is its own identity.
+type flush struct {
+	id     uint64
+	target Timestamp
+	life   *ending // the gate's
+	since  time.Time
+}
+
+// flushTarget is what a flush begun now would vouch for: what is received where the partition is wanted and no claim
+// must roll back, else what is flushed.
+func (k *core) flushTarget() Timestamp {
+	e := k.timestamp().edit(len(k.parts))
+	for i, p := range k.wantedParts {
+		if p.mustRollBack() {
+			e.set(i, k.flushed.at(i))
+		}
+	}
+	return e.done()
+}
+
+// startFlush begins a flush, if none runs and nothing holds it.
+func (k *core) startFlush() (*flush, error) {
+	switch {
+	case k.flush != nil:
+		return nil, &BusyError{Key: k.key, Reason: ReasonFlushRunning, By: k.flush.id}
+	case k.merging != 0:
+		return nil, &BusyError{Key: k.key, Reason: ReasonHeld, By: k.merging}
+	case len(k.holds) > 0:
+		return nil, &BusyError{Key: k.key, Reason: ReasonHeld, By: k.holds[0].id}
+	}
+	k.tickets++
+	k.flush = &flush{id: k.tickets, target: k.flushTarget()}
+	for _, p := range k.wantedParts {
+		p.flags |= flagCovered
+	}
+	k.event(Event{Kind: FlushStarted, Ticket: k.flush.id, Partition: -1})
+	k.changed()
+	return k.flush, nil
+}
+
+// flushDone moves what is flushed to the target, for the partitions that were wanted without a break since it was taken,
+// and returns the others.
+func (k *core) flushDone(f *flush) (returned []int, err error) {
+	if f != k.flush {
+		return nil, k.lateFlush(f)
+	}
+	e := f.target.edit(len(k.parts))
+	for i := range k.parts {
+		switch k.parts[i].flags & (flagCovered | flagBroken) {
+		case flagCovered:
+		case flagCovered | flagBroken:
+			returned = append(returned, i)
+			e.set(i, k.flushed.at(i))
+		default:
+			e.set(i, k.flushed.at(i))
+		}
+	}
+	k.flushed = e.done()
+	k.endFlush(causeResolved)
+	return returned, nil
+}
+
+// flushFailed ends a flush that vouches for nothing.
+func (k *core) flushFailed(f *flush, why *ending) error {
+	if f != k.flush {
+		return k.lateFlush(f)
+	}
+	k.endFlush(why)
+	return nil
+}
+
+func (k *core) lateFlush(f *flush) error {
+	return &TicketError{Key: k.key, Reason: ReasonSuperseded, Op: OpFlushReply, Ticket: f.id, Cause: f.life.error()}
+}
+
+// endFlush ends the running flush, and with it whatever waited for that.
+func (k *core) endFlush(why *ending) {
+	f := k.flush
+	k.flush = nil
+	k.fx.flush, k.fx.due = &flushEnd{f, why}, k.fx.due|dueRare
+	for i := range k.parts {
+		k.parts[i].flags &^= flagCovered | flagBroken
+	}
+	for _, r := range k.releases {
+		k.fx.resolve(r.handle, nil)
+	}
+	k.releases = nil
+	cause := why.error()
+	if why == causeResolved {
+		cause = nil
+	}
+	k.event(Event{Kind: FlushEnded, Ticket: f.id, Partition: -1, Cause: cause})
+	switch k.phase {
+	case Stopping:
+		k.rest()
+	case Closing:
+		k.vanish()
+	case Opening, Active, Stopped, Gone:
+	}
+	k.changed()
+}
+
+// cancelFlush ends the context of the running flush. The flush itself is waited for.
+func (k *core) cancelFlush() {
+	k.fx.flush, k.fx.due = &flushEnd{k.flush, k.cause}, k.fx.due|dueRare
+}
+
+// hold notes that another session keeps this one's flush closed.
+func (k *core) hold(h *hold) {
+	k.holds = append(k.holds, h)
+	k.changed()
+}
+
+// unhold forgets a hold, and tells whether it was there.
+func (k *core) unhold(h *hold) bool {
+	n := len(k.holds)
+	k.holds = without(k.holds, h)
+	if len(k.holds) < n {
+		k.changed()
+	}
+	return len(k.holds) < n
+}
+
+func without(hs []*hold, h *hold) []*hold {
+	for i := range hs {
+		if hs[i] == h {
+			return append(hs[:i:i], hs[i+1:]...)
+		}
+	}
+	return hs
+}
+
+// engage closes the flush gate for a merge; 0 opens it again.
+func (k *core) engage(merge uint64) {
+	if k.merging != merge {
+		k.merging = merge
+		k.changed()
+	}
+}
