@@ -103,20 +103,18 @@ func (r *record) run(t token, fn func(*core) error) error {
 	if r.gap != nil {
 		r.gap()
 	}
-	var a after
-	err := r.guarded(&t, fn, &a)
-	if a.cancels != nil || a.holds != nil || a.drain || a.merges != nil {
-		r.finish(&a)
+	a, err := r.guarded(&t, fn)
+	if a != nil {
+		r.finish(a)
 	}
 	return err
 }
 
 // guarded is the hold of run.
-func (r *record) guarded(t *token, fn func(*core) error, a *after) error {
+func (r *record) guarded(t *token, fn func(*core) error) (a *after, err error) {
 	r.mu.Lock()
 	defer r.endTx()
 	k := &r.core
-	var err error
 	if k.admits(t) {
 		err = fn(k)
 	} else {
@@ -126,9 +124,10 @@ func (r *record) guarded(t *token, fn func(*core) error, a *after) error {
 		r.countLocked(err)
 	}
 	if k.fx.due != 0 {
+		a = new(after)
 		r.takeLocked(a)
 	}
-	return err
+	return a, err
 }
 
 // endTx ends the transaction of a hold, and the hold. What leaked of the transaction answers ErrTxDone from here on.

@@ -199,7 +199,7 @@ func (k *core) want(i int) error {
 		k.changed()
 		return nil
 	}
-	f := facts{rung: p.rung, left: len(p.listed()), covered: p.flags&flagCovered != 0}
+	f := facts{rung: p.rung, left: int32(len(p.listed())), is: given(p.flags&flagCovered != 0, isCovered)}
 	to, why := nextPartition(p.state, evWant, f)
 	if why != 0 {
 		return &PartitionError{Key: k.key, Partition: int32(i), Op: OpWant, Reason: why, State: p.state}

@@ -106,7 +106,7 @@ func (k *core) tick(now instant) {
 
 // expire has a partition's deadline do what it was armed for.
 func (k *core) expire(i int, p *partition) {
-	f := facts{rung: p.rung, last: p.hasLast(), tried: p.flags&flagTried != 0}
+	f := facts{rung: p.rung, is: given(p.hasLast(), hasLast) | given(p.flags&flagTried != 0, wasTried)}
 	to, _ := nextPartition(p.state, evDeadline, f) // a deadline is not refused
 	if to == Fenced && p.state != Fenced {
 		k.list(p)

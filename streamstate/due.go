@@ -221,7 +221,7 @@ func (k *core) refuseRestart(t *ticket) error {
 		return err
 	}
 	p := &k.parts[t.part]
-	f := facts{rung: p.rung, last: p.hasLast()}
+	f := facts{rung: p.rung, is: given(p.hasLast(), hasLast)}
 	to, _ := nextPartition(p.state, evRestartRefused, f) // a live ticket of this kind is of a partition that is due
 	if to == Fenced {
 		k.list(p)
@@ -238,7 +238,7 @@ func (k *core) shutDown(t *ticket, id ClaimID) error {
 	p := &k.parts[t.part]
 	for _, c := range p.x.listed {
 		if c.id == id {
-			f := facts{rung: p.rung, listed: true, left: len(p.x.listed) - 1}
+			f := facts{rung: p.rung, is: isListed, left: int32(len(p.x.listed) - 1)}
 			to, _ := nextPartition(p.state, evShutDown, f)
 			p.strike(c)
 			k.step(t.part, evShutDown, f, to)

@@ -60,7 +60,12 @@ func (f *effects) reset() {
 	f.due = 0
 }
 
+// endClaim ends a claim. One whose context nobody has asked for is done with here; the price of an end depends on it.
 func (f *effects) endClaim(c *claimFacts, why *ending) {
+	if c.life == nil {
+		c.life = why
+		return
+	}
 	f.claims, f.due = append(f.claims, claimEnd{c, why}), f.due|dueClaims
 }
 

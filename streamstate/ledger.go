@@ -51,23 +51,17 @@ func (k *core) begin(i int, b *Begin, c *claimFacts) error {
 		return err
 	}
 	p := &k.parts[i]
-	f := facts{staleTerm: b.Term != 0 && b.Term < k.maxTerm, rung: p.rung}
+	f := facts{is: given(b.Term != 0 && b.Term < k.maxTerm, isStale), rung: p.rung}
 	var other ClaimID
-	for l := range p.live {
-		switch {
-		case l.facts.replacedBy(b.Term):
-		case l.facts.owner == b.Owner:
-			f.duplicate, other = true, l.facts.id
-		default:
-			f.stay++
-		}
+	if p.state.live() {
+		other = p.rivals(b, &f)
 	}
 	to, why := nextPartition(p.state, evBegin, f)
 	if why != 0 {
 		return &PartitionError{Key: k.key, Partition: int32(i), Op: OpBegin, Reason: why, State: p.state, Claim: other, Given: b.Term, Want: k.maxTerm}
 	}
 	k.claims++
-	*c = claimFacts{owner: b.Owner, term: b.Term, id: k.claims, part: int32(i)}
+	c.owner, c.term, c.id, c.part = b.Owner, b.Term, k.claims, int32(i)
 	if b.MustRollBack {
 		to := b.RollBackTo
 		c.rollTo = &to
@@ -75,16 +69,32 @@ func (k *core) begin(i int, b *Begin, c *claimFacts) error {
 		k.receive(i, p, b.From)
 	}
 	k.maxTerm = max(k.maxTerm, b.Term)
-	p.add(k.dropReplaced(p, b.Term), claim{facts: c, next: b.From.Next})
+	stay := 0
+	if p.state.live() {
+		stay = k.dropReplaced(p, b.Term)
+	}
+	p.add(stay, c, b.From.Next)
 	k.step(i, evBegin, f, to)
 	return nil
 }
 
+// rivals are the facts of a begin beside live claims, and the claim that it duplicates.
+func (p *partition) rivals(b *Begin, f *facts) (duplicated ClaimID) {
+	for l := range p.live {
+		switch {
+		case l.facts.replacedBy(b.Term):
+		case l.facts.owner == b.Owner:
+			f.is |= isDuplicate
+			duplicated = l.facts.id
+		default:
+			f.stay++
+		}
+	}
+	return duplicated
+}
+
 // dropReplaced ends the claims that a higher term replaces and returns how many live ones are left.
 func (k *core) dropReplaced(p *partition, term uint64) (stay int) {
-	if !p.state.live() {
-		return 0
-	}
 	var kept []claim
 	for l := range p.live {
 		if l.facts.replacedBy(term) {
@@ -103,13 +113,13 @@ func (k *core) dropReplaced(p *partition, term uint64) (stay int) {
 }
 
 // add lists a claim beside stay live ones.
-func (p *partition) add(stay int, c claim) {
+func (p *partition) add(stay int, c *claimFacts, next uint64) {
 	if stay > 0 {
 		x := p.extra()
-		x.more = append(x.more, c)
+		x.more = append(x.more, claim{c, next})
 		return
 	}
-	p.claim = c
+	p.claim.facts, p.claim.next = c, next
 	if p.x != nil {
 		p.x.last = nil
 	}
@@ -155,7 +165,7 @@ func (k *core) end(c *claimFacts, kind EndKind) error {
 	if refusal != 0 {
 		return k.staleClaim(OpEnd, c)
 	}
-	if f.live {
+	if f.has(isLive) {
 		k.remove(p, c, why)
 	} else {
 		p.strike(c)
@@ -166,14 +176,18 @@ func (k *core) end(c *claimFacts, kind EndKind) error {
 
 // claimEvent are the facts of an event of one claim.
 func (k *core) claimEvent(p *partition, c *claimFacts) facts {
-	f := facts{rung: p.rung, tried: p.flags&flagTried != 0}
+	f := facts{rung: p.rung, is: given(p.flags&flagTried != 0, wasTried)}
 	switch {
+	case p.state == Begun && p.claim.facts == c:
+		f.is |= isLive
 	case p.state.live():
-		if f.live = k.lives(c); f.live {
-			f.stay = p.countLive() - 1
+		if k.lives(c) {
+			f.is |= isLive
+			f.stay = int32(p.countLive() - 1)
 		}
 	case slices.Contains(p.listed(), c):
-		f.listed, f.left = true, len(p.x.listed)-1
+		f.is |= isListed
+		f.left = int32(len(p.x.listed) - 1)
 	}
 	return f
 }
@@ -326,7 +340,7 @@ func (k *core) strikeOwner(i int, p *partition, owner string) {
 	if at < 0 {
 		return
 	}
-	f := facts{rung: p.rung, listed: true, left: len(p.x.listed) - 1}
+	f := facts{rung: p.rung, is: isListed, left: int32(len(p.x.listed) - 1)}
 	to, _ := nextPartition(p.state, evOwnerGone, f)
 	p.strike(p.x.listed[at])
 	if p.state == Fenced {

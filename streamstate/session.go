@@ -30,19 +30,12 @@ type Session[P any] struct {
 
 // Open begins the first session of a key. On error nothing has changed: *[ExistsError], *[ArgumentError], [ErrClosed].
 func (b *Book[P]) Open(key Key, o OpenOptions[P]) (*Session[P], error) {
-	s, err := b.open(key, o)
+	err := key.check()
+	if err == nil {
+		err = o.check()
+	}
 	if err != nil {
 		b.c.refused(err)
-		return nil, err
-	}
-	return s, nil
-}
-
-func (b *Book[P]) open(key Key, o OpenOptions[P]) (*Session[P], error) {
-	if err := key.check(); err != nil {
-		return nil, err
-	}
-	if err := o.check(); err != nil {
 		return nil, err
 	}
 	e := &entry[P]{payload: o.Payload}
@@ -50,7 +43,7 @@ func (b *Book[P]) open(key Key, o OpenOptions[P]) (*Session[P], error) {
 	e.parts = o.Partitions
 	e.core = newCore(&b.c.lim, &key, o.Partitions)
 	s := &Session[P]{e: e, n: b.c.sessions.Inc()}
-	err := e.do(token{op: opLook}, func(k *core) error {
+	err = e.do(token{op: opLook}, func(k *core) error {
 		if err := b.c.reg.add(key, &e.record); err != nil {
 			return err
 		}
@@ -279,8 +272,8 @@ func (s *Session[P]) Begin(partition int, b Begin) (*Claim[P], error) {
 	return c, nil
 }
 
-// claimSlab is how many claims are allocated at once.
-const claimSlab = 64
+// claimSlab is how many claims are allocated at once: with the allocator's header, 4 KiB.
+const claimSlab = 63
 
 // BeginFailed takes an owner's word that its begin of a partition failed. Where none is waited for it is
 // [ErrUnexpected], and nothing moves.

@@ -102,18 +102,35 @@ var eventNames = [numEvents]string{
 
 func (e event) String() string { return nameOf(eventNames[:], int(e), "event") }
 
-// facts are what the partition relation depends on beside the state and the event.
+// facts are what the partition relation depends on beside the state and the event. They fit into registers.
 type facts struct {
-	staleTerm bool // begin: the term is lower than the highest seen in the session
-	duplicate bool // begin: the owner has a live claim that the term does not replace
-	live      bool // the event is of a live claim
-	listed    bool // the event is of a listed claim
-	stay      int  // live claims that stay, the new one not counted
-	left      int  // listed claims that are left
-	covered   bool // want: a running flush covers the partition
-	last      bool // there are last claimants that could be listed
-	tried     bool // this rung's repair was tried since the last claim that was stable
-	rung      Rung
+	is   known
+	rung Rung
+	stay int32 // live claims that stay, the new one not counted
+	left int32 // listed claims that are left
+}
+
+// known are facts that are so or not.
+type known uint8
+
+const (
+	isStale     known = 1 << iota // begin: the term is lower than the highest seen in the session
+	isDuplicate                   // begin: the owner has a live claim that the term does not replace
+	isLive                        // the event is of a live claim
+	isListed                      // the event is of a listed claim
+	isCovered                     // want: a running flush covers the partition
+	hasLast                       // there are last claimants that could be listed
+	wasTried                      // this rung's repair was tried since the last claim that was stable
+)
+
+func (f facts) has(k known) bool { return f.is&k != 0 }
+
+// given is k if on.
+func given(on bool, k known) known {
+	if on {
+		return k
+	}
+	return 0
 }
 
 // nextPartition is the whole relation of a partition's states: pure, and total over states and events. A refused event
@@ -132,10 +149,10 @@ func nextPartition(s PartitionState, e event, f facts) (PartitionState, Reason) 
 	case evEndFailed:
 		return nextEnd(s, Due, f)
 	case evRelease:
-		f.listed = false // a fenced claim cannot give up what others may hold
+		f.is &^= isListed // a fenced claim cannot give up what others may hold
 		return nextEnd(s, Unwanted, f)
 	case evFence:
-		if f.live {
+		if f.has(isLive) {
 			return Fenced, 0
 		}
 		return s, ReasonStaleClaim
@@ -170,9 +187,9 @@ func nextPartition(s PartitionState, e event, f facts) (PartitionState, Reason) 
 
 func nextBegin(s PartitionState, f facts) (PartitionState, Reason) {
 	switch {
-	case f.staleTerm:
+	case f.has(isStale):
 		return s, ReasonStaleTerm
-	case f.duplicate:
+	case f.has(isDuplicate):
 		return s, ReasonDuplicate
 	case s == Unwanted:
 		return s, ReasonUnwanted
@@ -188,15 +205,15 @@ func nextBegin(s PartitionState, f facts) (PartitionState, Reason) {
 // nextEnd is where the end of one claim leads; empty is the state without any.
 func nextEnd(s, empty PartitionState, f facts) (PartitionState, Reason) {
 	switch {
-	case f.live && f.stay == 0:
+	case f.has(isLive) && f.stay == 0:
 		return empty, 0
-	case f.live && f.stay == 1:
+	case f.has(isLive) && f.stay == 1:
 		return Begun, 0
-	case f.live:
+	case f.has(isLive):
 		return Contested, 0
-	case f.listed && s == Fenced && f.left == 0:
+	case f.has(isListed) && s == Fenced && f.left == 0:
 		return Due, 0
-	case f.listed && s == Fenced:
+	case f.has(isListed) && s == Fenced:
 		return Fenced, 0
 	default:
 		return s, ReasonStaleClaim
@@ -207,7 +224,7 @@ func nextWant(s PartitionState, f facts) (PartitionState, Reason) {
 	switch {
 	case s != Unwanted:
 		return s, 0
-	case f.covered:
+	case f.has(isCovered):
 		return s, ReasonReleasing
 	case f.left > 0:
 		return Fenced, 0
@@ -235,11 +252,11 @@ func nextReply(s PartitionState, e event, f facts) (PartitionState, Reason) {
 	case e == evRestartAccepted && s == Due:
 		return Due, 0
 	case e == evRestartRefused && s == Due:
-		if f.rung == RungRestart && f.last {
+		if f.rung == RungRestart && f.has(hasLast) {
 			return Fenced, 0
 		}
 		return Due, 0
-	case e == evShutDown && s == Fenced && f.listed:
+	case e == evShutDown && s == Fenced && f.has(isListed):
 		if f.left == 0 {
 			return Due, 0
 		}
@@ -277,7 +294,7 @@ func nextRung(s PartitionState, e event, f facts) Rung {
 	case evFence:
 		return max(f.rung, RungShutDown)
 	case evEndFailed, evOwnerGone:
-		if f.live && f.stay == 0 && f.tried { // what was repaired did not last (S42)
+		if f.has(isLive) && f.stay == 0 && f.has(wasTried) { // what was repaired did not last (S42)
 			return min(f.rung+1, RungRecover)
 		}
 	case evRelease:
@@ -304,7 +321,7 @@ func nextRung(s PartitionState, e event, f facts) Rung {
 }
 
 func refusedRung(f facts) Rung {
-	if f.rung == RungRestart && f.last {
+	if f.rung == RungRestart && f.has(hasLast) {
 		return RungShutDown
 	}
 	return max(f.rung, RungResubscribe)
