@@ -62,14 +62,6 @@ func (c *common) id(session uint64) (id SessionID) {
 	return id
 }
 
-// number is the session that an id names, 0 if it was not made by this book.
-func (c *common) number(id SessionID) uint64 {
-	if [8]byte(id[:8]) != c.boot {
-		return 0
-	}
-	return binary.BigEndian.Uint64(id[8:])
-}
-
 // now is the monotonic time of the book.
 func (c *common) now() instant { return instant(time.Since(c.start)) + 1 }
 
