@@ -1,6 +1,9 @@
 package streamstate
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // flush is a running flush. Its facts do not change; it is its own identity.
 type flush struct {
@@ -115,23 +118,19 @@ func (k *core) hold(h *hold) {
 	k.changed()
 }
 
-// unhold forgets a hold, and tells whether it was there.
-func (k *core) unhold(h *hold) bool {
-	n := len(k.holds)
-	k.holds = without(k.holds, h)
-	if len(k.holds) < n {
+// unhold forgets a hold on this session, and untake one that it has on another. A hold that is not there has ended.
+func (k *core) unhold(h *hold, why *ending) {
+	if at := slices.Index(k.holds, h); at >= 0 {
+		k.holds = slices.Delete(k.holds, at, at+1)
+		h.cause = why
 		k.changed()
 	}
-	return len(k.holds) < n
 }
 
-func without(hs []*hold, h *hold) []*hold {
-	for i := range hs {
-		if hs[i] == h {
-			return append(hs[:i:i], hs[i+1:]...)
-		}
+func (k *core) untake(h *hold) {
+	if at := slices.Index(k.taken, h); at >= 0 {
+		k.taken = slices.Delete(k.taken, at, at+1)
 	}
-	return hs
 }
 
 // engage closes the flush gate for a merge; 0 opens it again.

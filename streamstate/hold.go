@@ -1,5 +1,7 @@
 package streamstate
 
+import "slices"
+
 // hold keeps the flush of one session closed, for another. Its facts but the cause do not change; it is its own identity.
 type hold struct {
 	id             uint64
@@ -31,26 +33,29 @@ func (h *Hold) Release() error { return h.h.release() }
 func (h *hold) release() error {
 	look := token{op: opLook}
 	return pairUp(h.holder, h.target, look, look, func(kh, kt *core) error {
-		n := len(kh.taken)
-		if kh.taken = without(kh.taken, h); len(kh.taken) == n || !kt.unhold(h) {
+		if !slices.Contains(kh.taken, h) || !slices.Contains(kt.holds, h) {
 			cause := h.cause.error()
 			if cause == nil {
 				cause = kh.cause.error()
 			}
 			return &TicketError{Key: kt.key, Reason: ReasonStaleHold, Op: OpReleaseHold, Ticket: h.id, Cause: cause}
 		}
-		h.cause = causeResolved
+		kh.untake(h)
+		kt.unhold(h, causeResolved)
 		return nil
 	})
 }
 
-// letGo takes a hold off its target, because its holder's session has ended. It comes after the holder's hold of its
-// lock, never inside it, and before callbacks.
+// letGo takes a hold off both records, because the session of one has ended. It comes after that one's hold of its lock,
+// never inside it, and before callbacks.
 func (h *hold) letGo() {
-	_ = h.target.do(token{op: opLook}, func(k *core) error { // allowed in every phase
-		if k.unhold(h) {
-			h.cause = causeHolderEnded
-		}
+	look := token{op: opLook} // allowed in every phase
+	_ = h.target.do(look, func(k *core) error {
+		k.unhold(h, causeHolderEnded)
+		return nil
+	})
+	_ = h.holder.do(look, func(k *core) error {
+		k.untake(h)
 		return nil
 	})
 }

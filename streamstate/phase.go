@@ -154,7 +154,7 @@ func (k *core) endSession(why *ending) {
 	for _, h := range k.holds {
 		h.cause = why
 	}
-	k.fx.holds = append(k.fx.holds, k.taken...)
+	k.fx.holds = append(append(k.fx.holds, k.taken...), k.holds...)
 	k.holds, k.taken = nil, nil
 	k.fx.session, k.fx.due = why, k.fx.due|dueRare
 	k.changed()
