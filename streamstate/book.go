@@ -231,7 +231,7 @@ func (r *record) takeLocked(a *after) {
 //
 // +checklocks:r.mu
 func (r *record) takeRareLocked(a *after) {
-	fx := &r.core.fx
+	fx := r.core.fx.rare
 	end := func(life **ending, what string, why *ending) {
 		if f := endLife(life, why); f != nil {
 			a.cancels = append(a.cancels, cancel{f, &EndedError{What: what, Cause: why.err}})

@@ -106,12 +106,6 @@ type release struct {
 	handle *Handle
 }
 
-// alarm is a deadline: when it is due, and what for. See deadline.go.
-type alarm struct {
-	at   instant
-	what alarmKind
-}
-
 // newCore makes the core of a key whose options have been checked.
 func newCore(lim *limits, key *Key, partitions int) core {
 	words := (partitions>>chunkShift)/64 + 1
@@ -331,27 +325,33 @@ func (k *core) step(i int, e event, f facts, to PartitionState) {
 
 // rearm gives a partition the deadline of its new state. One that was armed on entry is not armed again.
 func (k *core) rearm(p *partition, from PartitionState, e event) {
-	switch {
-	case p.state == Begun && p.rung > RungRestart:
-		k.arm(&p.at, alarmStable)
-	case p.state == Contested && from != Contested:
-		k.arm(&p.at, alarmHandOver)
-	case p.state == Contested:
-	case p.state == Idle && e == evEndHandOver:
-		k.armIdle(p, alarmHandOver)
-	case p.state == Idle && (e == evWant || e == evResubscribed):
-		k.armIdle(p, alarmBegin)
-	case e == evShutDown && p.state == Fenced, e == evRestartAccepted: // the ticket's goes on, or is armed by its reply
-	default:
-		p.at = alarm{}
-	}
-}
-
-// armIdle arms the deadline of a partition that waits for a begin, where one is expected by now.
-func (k *core) armIdle(p *partition, what alarmKind) {
-	p.at = alarm{}
-	if k.phase == Active && (k.ticket == nil || k.ticket.kind != workResubscribe) {
-		k.arm(&p.at, what)
+	switch p.state {
+	case Begun:
+		p.at = noAlarm
+		if p.rung > RungRestart {
+			k.arm(&p.at, alarmStable)
+		}
+	case Contested:
+		if from != Contested {
+			k.arm(&p.at, alarmHandOver)
+		}
+	case Idle:
+		switch {
+		case k.ticket != nil && k.ticket.kind == workResubscribe: // its answer arms it
+			p.at = noAlarm
+		case e == evEndHandOver:
+			k.arm(&p.at, alarmHandOver)
+		case e == evWant || e == evResubscribed:
+			k.arm(&p.at, alarmBegin)
+		default:
+			p.at = noAlarm
+		}
+	case Due, Fenced:
+		if e != evRestartAccepted && e != evShutDown || p.ticket() == nil { // the ticket's goes on
+			p.at = noAlarm
+		}
+	case Unwanted:
+		p.at = noAlarm
 	}
 }
 
@@ -381,8 +381,8 @@ func (k *core) clone() core {
 
 // limits are a book's options as cores see them: checked, and without zero values.
 type limits struct {
-	begin, handOver, ticket, pending, stable, retry time.Duration
-	look                                            time.Duration // how often deadlines are looked at
-	lists                                           bool          // somebody wants events
-	id                                              func(session uint64) SessionID
+	lengths [numAlarms]instant // of deadlines; negative: never armed
+	look    time.Duration      // how often they are looked at
+	lists   bool               // somebody wants events
+	id      func(session uint64) SessionID
 }

@@ -82,7 +82,7 @@ func (k *core) steady(p *partition) {
 	p.rung = RungRestart
 	p.flags &^= flagTried
 	if p.state == Begun {
-		p.at = alarm{}
+		p.at = noAlarm
 	}
 }
 

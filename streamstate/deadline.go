@@ -3,9 +3,6 @@ package streamstate
 // instant is a moment: nanoseconds since the book was made, plus one. Zero is none.
 type instant int64
 
-// soon is the instant of an alarm that was armed while the record's timer ran: it gets its time at the timer's next look.
-const soon instant = -1
-
 // alarmKind says what a deadline is for, and so how long it is.
 type alarmKind uint8
 
@@ -25,49 +22,46 @@ var alarmNames = [numAlarms]string{"none", "begin", "hand-over", "ticket", "pend
 
 func (a alarmKind) String() string { return nameOf(alarmNames[:], int(a), "alarm") }
 
-// length is how long an alarm of this kind is.
-func (l *limits) length(a alarmKind) instant {
-	switch a {
-	case alarmBegin:
-		return instant(l.begin)
-	case alarmHandOver:
-		return instant(l.handOver)
-	case alarmTicket:
-		return instant(l.ticket)
-	case alarmPending:
-		return instant(l.pending)
-	case alarmStable:
-		return instant(l.stable)
-	case alarmRetry:
-		return instant(l.retry)
-	case alarmNone:
-	}
-	return 0
-}
+// alarm is a deadline in one word: when it is due, and what for. Zero is none.
+type alarm int64
 
-// arm starts a deadline. Its time is given when the gate next looks at the clock, since reading it would double the
-// price of a hand-over: at once if the record's timer is not running, else at the timer's next look, which comes within
-// an eighth of the shortest deadline. So a deadline is never early, and at most that late.
+const (
+	alarmBits = 3 // of the kind
+	noAlarm   = alarm(0)
+)
+
+// soon is an alarm that was armed while the record's timer ran: it gets its time at the timer's next look.
+func soon(what alarmKind) alarm { return -1<<alarmBits | alarm(what) }
+
+func (a alarm) what() alarmKind { return alarmKind(a & (1<<alarmBits - 1)) }
+
+// at is when it is due; negative if it has not got its time yet.
+func (a alarm) at() instant { return instant(a >> alarmBits) }
+
+func (a alarm) passed(now instant) bool { return a > 0 && a.at() <= now }
+
+// arm starts a deadline; only an Active session has any. Its time is given when the gate next looks at the clock, since
+// reading it would double the price of a hand-over: at once if the record's timer is not running, else at the timer's
+// next look, which comes within an eighth of the shortest deadline. So a deadline is never early, and at most that late.
 func (k *core) arm(a *alarm, what alarmKind) {
-	if k.lim.length(what) < 0 {
-		*a = alarm{}
-		return
-	}
-	*a = alarm{at: soon, what: what}
-	if !k.ticks {
-		k.fx.due |= dueTime
+	*a = noAlarm
+	if k.phase == Active && k.lim.lengths[what] >= 0 {
+		*a = soon(what)
+		if !k.ticks {
+			k.fx.due |= dueTime
+		}
 	}
 }
 
 // alarms ranges over the deadlines that are armed.
 func (k *core) alarms(yield func(*alarm) bool) {
 	for _, a := range [...]*alarm{&k.ticketAt, &k.retryAt} {
-		if a.what != alarmNone && !yield(a) {
+		if *a != noAlarm && !yield(a) {
 			return
 		}
 	}
 	for i := range k.parts {
-		if a := &k.parts[i].at; a.what != alarmNone && !yield(a) {
+		if a := &k.parts[i].at; *a != noAlarm && !yield(a) {
 			return
 		}
 	}
@@ -76,25 +70,23 @@ func (k *core) alarms(yield func(*alarm) bool) {
 // stamp gives the deadlines that wait for it their time, and returns the earliest of all; zero if there is none.
 func (k *core) stamp(now instant) (earliest instant) {
 	for a := range k.alarms {
-		if a.at == soon {
-			a.at = now + k.lim.length(a.what)
+		if *a < 0 {
+			*a = alarm(now+k.lim.lengths[a.what()])<<alarmBits | alarm(a.what())
 		}
-		if earliest == 0 || a.at < earliest {
-			earliest = a.at
+		if at := a.at(); earliest == 0 || at < earliest {
+			earliest = at
 		}
 	}
 	return earliest
 }
 
-func (a *alarm) passed(now instant) bool { return a.what != alarmNone && a.at > 0 && a.at <= now }
-
 // tick looks at the deadlines that have passed. It may be called at any time.
 func (k *core) tick(now instant) {
 	if k.retryAt.passed(now) {
-		k.retryAt = alarm{}
+		k.retryAt = noAlarm
 		k.changed()
 	}
-	if k.ticketAt.passed(now) && k.ticket != nil {
+	if k.ticketAt.passed(now) {
 		k.failTicket(k.ticket, causeTimeout)
 	}
 	for i := range k.parts {

@@ -36,7 +36,7 @@ func (k *core) dueWork() []*ticket {
 	case k.phase != Active || k.ticket != nil:
 		return nil
 	case k.recoverDue():
-		if k.retryAt.what != alarmNone {
+		if k.retryAt != noAlarm {
 			return nil
 		}
 		return []*ticket{k.takeRecover()}
@@ -110,7 +110,7 @@ func (k *core) takeRecover() *ticket {
 	for _, p := range k.wantedParts {
 		if old := p.ticket(); old != nil {
 			k.endTicket(old, causeRecovering)
-			p.at = alarm{}
+			p.at = noAlarm
 		}
 	}
 	return k.takeSession(t)
@@ -187,11 +187,11 @@ func (k *core) checkTicket(t *ticket) error {
 // endTicket ends a ticket that is out. Its deadline is the caller's affair.
 func (k *core) endTicket(t *ticket, why *ending) {
 	if t.part < 0 {
-		k.ticket, k.ticketAt = nil, alarm{}
+		k.ticket, k.ticketAt = nil, noAlarm
 	} else {
 		k.parts[t.part].x.ticket = nil
 	}
-	k.fx.tickets, k.fx.due = append(k.fx.tickets, ticketEnd{t, why}), k.fx.due|dueRare
+	k.fx.more().tickets = append(k.fx.more().tickets, ticketEnd{t, why})
 	k.event(Event{Kind: TicketEnded, Ticket: t.id, Partition: t.part, Work: t.kind.String(), Cause: why.error()})
 	k.changed()
 }

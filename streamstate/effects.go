@@ -5,15 +5,29 @@ import "time"
 // effects are what a change wants done outside of the core. The gate takes them in the same hold: it wakes at once, and
 // queues what calls the user.
 type effects struct {
-	claims  []claimEnd
+	claims []claimEnd
+	rare   *rareEffects // set with dueRare
+	due    due
+}
+
+// rareEffects are those that few changes have; a record that has none does not pay for them.
+type rareEffects struct {
 	tickets []ticketEnd
 	session *ending // the session has ended
 	flush   *flushEnd
 	handles []handleEnd
-	holds   []*hold // taken by a session that has ended: to be released after the hold
+	holds   []*hold // of a session that has ended: to be taken off after the hold
 	events  []Event
 	gone    bool
-	due     due
+}
+
+// more is where rare effects go.
+func (f *effects) more() *rareEffects {
+	if f.rare == nil {
+		f.rare = new(rareEffects)
+		f.due |= dueRare
+	}
+	return f.rare
 }
 
 // due says which effects there are, so that the gate looks at one byte when there are none.
@@ -53,11 +67,7 @@ func (f *effects) reset() {
 		clear(f.claims)
 		f.claims = f.claims[:0]
 	}
-	if f.due&dueRare != 0 {
-		clear(f.events)
-		*f = effects{claims: f.claims, events: f.events[:0]}
-	}
-	f.due = 0
+	f.rare, f.due = nil, 0
 }
 
 // endClaim ends a claim. One whose context nobody has asked for is done with here; the price of an end depends on it.
@@ -70,7 +80,7 @@ func (f *effects) endClaim(c *claimFacts, why *ending) {
 }
 
 func (f *effects) resolve(h *Handle, err error) {
-	f.handles, f.due = append(f.handles, handleEnd{h, err}), f.due|dueRare
+	f.more().handles = append(f.more().handles, handleEnd{h, err})
 }
 
 // EventKind is what an [Event] tells.
@@ -117,7 +127,7 @@ func (k *core) event(e Event) {
 		return
 	}
 	e.Key, e.Session = *k.key, k.lim.id(k.session)
-	k.fx.events, k.fx.due = append(k.fx.events, e), k.fx.due|dueRare
+	k.fx.more().events = append(k.fx.more().events, e)
 }
 
 func (k *core) report(i int, from, to PartitionState) {
@@ -131,6 +141,5 @@ func (k *core) enterPhase(to Phase) {
 	from := k.phase
 	k.phase = to
 	k.event(Event{Kind: PhaseChanged, From: from, To: to, Cause: k.cause.error()})
-	k.fx.due |= dueRare
 	k.changed()
 }

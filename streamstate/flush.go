@@ -84,7 +84,7 @@ func (k *core) lateFlush(f *flush) error {
 func (k *core) endFlush(why *ending) {
 	f := k.flush
 	k.flush = nil
-	k.fx.flush, k.fx.due = &flushEnd{f, why}, k.fx.due|dueRare
+	k.fx.more().flush = &flushEnd{f, why}
 	for i := range k.parts {
 		k.parts[i].flags &^= flagCovered | flagBroken
 	}
@@ -109,7 +109,7 @@ func (k *core) endFlush(why *ending) {
 
 // cancelFlush ends the context of the running flush. The flush itself is waited for.
 func (k *core) cancelFlush() {
-	k.fx.flush, k.fx.due = &flushEnd{k.flush, k.cause}, k.fx.due|dueRare
+	k.fx.more().flush = &flushEnd{k.flush, k.cause}
 }
 
 // hold notes that another session keeps this one's flush closed.

@@ -43,7 +43,7 @@ func (k *core) appendState(b []byte) []byte {
 			facts(c)
 		}
 	}
-	clock := func(a alarm) { u(uint64(a.what), uint64(a.at+1)) }
+	clock := func(a alarm) { u(uint64(a)) }
 	out := func(t *ticket) {
 		if t == nil {
 			u(0)
@@ -143,14 +143,14 @@ func (k *core) checkPartition(i int, p *partition) error {
 		return fmt.Errorf("ticket %d beside ticket %d of the session", t.id, k.ticket.id)
 	case t != nil && p.state != Due && p.state != Fenced:
 		return fmt.Errorf("ticket %d", t.id)
-	case active && p.state == Idle && p.at.what == alarmNone && !resubscribing && k.lim.begin > 0 && k.lim.handOver > 0:
+	case active && p.state == Idle && p.at == noAlarm && !resubscribing && k.arms(alarmBegin, alarmHandOver):
 		return fmt.Errorf("no deadline")
-	case p.state == Contested && p.at.what != alarmHandOver && k.lim.handOver > 0:
+	case active && p.state == Contested && p.at.what() != alarmHandOver && k.arms(alarmHandOver):
 		return fmt.Errorf("no deadline")
-	case t != nil && p.at.what == alarmNone && k.lim.ticket > 0 && k.lim.begin > 0 && k.lim.pending > 0:
+	case t != nil && p.at == noAlarm && k.arms(alarmTicket, alarmBegin, alarmPending):
 		return fmt.Errorf("ticket %d without a deadline", t.id)
-	case !active && p.at.what != alarmNone && p.at.what != alarmHandOver && p.at.what != alarmStable:
-		return fmt.Errorf("a deadline for %v while %v", p.at.what, k.phase)
+	case !active && p.at != noAlarm:
+		return fmt.Errorf("a deadline for %v while %v", p.at.what(), k.phase)
 	case p.flags&flagCovered != 0 && k.flush == nil:
 		return fmt.Errorf("covered by no flush")
 	case p.flags&flagBatch != 0:
@@ -182,4 +182,14 @@ func (k *core) checkClaims(p *partition) error {
 		return fmt.Errorf("%d live claims", live)
 	}
 	return nil
+}
+
+// arms tells whether deadlines of these kinds are armed at all.
+func (k *core) arms(kinds ...alarmKind) bool {
+	for _, a := range kinds {
+		if k.lim.lengths[a] < 0 {
+			return false
+		}
+	}
+	return true
 }

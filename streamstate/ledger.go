@@ -69,11 +69,10 @@ func (k *core) begin(i int, b *Begin, c *claimFacts) error {
 		k.receive(i, p, b.From)
 	}
 	k.maxTerm = max(k.maxTerm, b.Term)
-	stay := 0
-	if p.state.live() {
-		stay = k.dropReplaced(p, b.Term)
+	if p.countLive() > int(f.stay) {
+		k.dropReplaced(p, b.Term)
 	}
-	p.add(stay, c, b.From.Next)
+	p.add(int(f.stay), c, b.From.Next)
 	k.step(i, evBegin, f, to)
 	return nil
 }
@@ -93,23 +92,24 @@ func (p *partition) rivals(b *Begin, f *facts) (duplicated ClaimID) {
 	return duplicated
 }
 
-// dropReplaced ends the claims that a higher term replaces and returns how many live ones are left.
-func (k *core) dropReplaced(p *partition, term uint64) (stay int) {
+// dropReplaced ends the claims that a higher term replaces.
+func (k *core) dropReplaced(p *partition, term uint64) {
 	var kept []claim
 	for l := range p.live {
 		if l.facts.replacedBy(term) {
 			k.fx.endClaim(l.facts, causeReplaced)
-		} else if stay++; stay > 1 {
-			kept = append(kept, *l)
 		} else {
-			p.claim = *l
+			kept = append(kept, *l)
 		}
 	}
 	if p.state == Contested {
 		clear(p.x.more)
-		p.x.more = append(p.x.more[:0], kept...)
+		p.x.more = p.x.more[:0]
 	}
-	return stay
+	if len(kept) > 0 {
+		p.claim = kept[0]
+		p.x.more = append(p.x.more, kept[1:]...)
+	}
 }
 
 // add lists a claim beside stay live ones.

@@ -187,7 +187,7 @@ func (l *ledger) session(kind workKind, reply func(*core, *ticket) error) error 
 		for i, p := range k.wantedParts {
 			if t := p.ticket(); t != nil {
 				k.endTicket(t, causeRecovering)
-				k.parts[i].at = alarm{}
+				k.parts[i].at = noAlarm
 			}
 		}
 		return reply(k, k.takeSession(&ticket{kind: kind, part: -1}))

@@ -50,14 +50,13 @@ func (o *Options) limits() limits {
 		}
 		return d
 	}
-	l := limits{
-		begin: or(o.BeginWithin, 30*time.Second), handOver: or(o.HandOverWithin, 30*time.Second),
-		ticket: or(o.TicketWithin, time.Minute), pending: or(o.PendingWithin, 5*time.Minute),
-		stable: or(o.StableAfter, 30*time.Second), retry: or(o.RetryAfter, 10*time.Second),
-		lists: o.OnEvent != nil || o.Logger != nil,
-	}
-	l.look = time.Hour
-	for _, d := range [...]time.Duration{l.begin, l.handOver, l.ticket, l.pending, l.stable, l.retry} {
+	l := limits{lists: o.OnEvent != nil || o.Logger != nil, look: time.Hour}
+	for kind, d := range map[alarmKind]time.Duration{
+		alarmBegin: or(o.BeginWithin, 30*time.Second), alarmHandOver: or(o.HandOverWithin, 30*time.Second),
+		alarmTicket: or(o.TicketWithin, time.Minute), alarmPending: or(o.PendingWithin, 5*time.Minute),
+		alarmStable: or(o.StableAfter, 30*time.Second), alarmRetry: or(o.RetryAfter, 10*time.Second),
+	} {
+		l.lengths[kind] = instant(d)
 		if d > 0 {
 			l.look = min(l.look, max(d/8, time.Microsecond))
 		}

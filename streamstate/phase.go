@@ -1,5 +1,7 @@
 package streamstate
 
+import "slices"
+
 // setup is what a session begins with.
 type setup struct {
 	session uint64
@@ -19,18 +21,22 @@ func (k *core) beginSession(s setup) {
 	k.maxTerm, k.draining = 0, false
 	k.received, k.rollback = Timestamp{}, Timestamp{}
 	k.stopped = nil
-	k.retryAt = alarm{}
-	flushed, rest := s.restart.edit(len(k.parts)), s.restart.edit(len(k.parts))
+	k.retryAt = noAlarm
+	seeded := s.restart.v != nil // else both vectors stay zero, which costs nothing
+	flushed, rest := editor{from: s.restart.v}, editor{from: s.restart.v}
 	to := Active
 	if s.pending {
 		to = Opening
 	}
 	clear(k.dirty)
+	k.enterPhase(to)
 	for i := range k.parts {
 		p := &k.parts[i]
 		*p = partition{received: absent}
 		if !s.wanted(i) {
-			flushed.set(i, absent)
+			if seeded {
+				flushed.set(i, absent)
+			}
 			continue
 		}
 		p.state = Idle
@@ -38,20 +44,25 @@ func (k *core) beginSession(s setup) {
 			k.receive(i, p, pos)
 			rest.set(i, absent)
 		}
-		if to == Active {
-			k.arm(&p.at, alarmBegin)
-		}
+		k.arm(&p.at, alarmBegin)
 	}
-	k.flushed, k.restart = flushed.done(), rest.done()
-	k.enterPhase(to)
+	k.flushed, k.restart = Timestamp{}, Timestamp{}
+	if seeded {
+		k.flushed, k.restart = flushed.done(), rest.done()
+	}
 }
 
 // opened makes the session active: begins are expected from now on.
 func (k *core) opened() {
 	k.enterPhase(Active)
 	for _, p := range k.wantedParts {
-		if p.state == Idle {
+		switch {
+		case p.state == Idle:
 			k.arm(&p.at, alarmBegin)
+		case p.state == Contested:
+			k.arm(&p.at, alarmHandOver)
+		case p.state == Begun && p.rung > RungRestart:
+			k.arm(&p.at, alarmStable)
 		}
 	}
 }
@@ -104,7 +115,7 @@ func (k *core) drop(why *ending) *Handle {
 	case Closing, Gone:
 		return k.dropped
 	}
-	k.fx.session = why
+	k.fx.more().session = why
 	k.draining = false
 	if k.flush == nil {
 		k.vanish()
@@ -120,7 +131,7 @@ func (k *core) vanish() {
 	k.enterPhase(Gone)
 	k.parts, k.dirty = nil, nil
 	k.received, k.flushed, k.restart, k.rollback = Timestamp{}, Timestamp{}, Timestamp{}, Timestamp{}
-	k.fx.gone = true
+	k.fx.more().gone = true
 	k.fx.resolve(k.dropped, nil)
 }
 
@@ -136,7 +147,7 @@ func (k *core) endSession(why *ending) {
 			k.endTicket(t, why)
 		}
 		from := p.state
-		p.state, p.rung, p.at = Idle, RungRestart, alarm{}
+		p.state, p.rung, p.at = Idle, RungRestart, noAlarm
 		if from != Idle {
 			k.report(i, from, Idle)
 		}
@@ -149,14 +160,14 @@ func (k *core) endSession(why *ending) {
 	if k.ticket != nil {
 		k.endTicket(k.ticket, why)
 	}
-	k.retryAt = alarm{}
+	k.retryAt = noAlarm
 	k.merging = 0
 	for _, h := range k.holds {
 		h.cause = why
 	}
-	k.fx.holds = append(append(k.fx.holds, k.taken...), k.holds...)
+	k.fx.more().holds = append(slices.Clone(k.taken), k.holds...)
 	k.holds, k.taken = nil, nil
-	k.fx.session, k.fx.due = why, k.fx.due|dueRare
+	k.fx.more().session = why
 	k.changed()
 }
 

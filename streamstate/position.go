@@ -195,6 +195,7 @@ type editor struct {
 	from, to *vector
 }
 
+// edit begins to change a vector of n partitions, which may be zero yet.
 func (t Timestamp) edit(n int) editor {
 	if t.v == nil {
 		return editor{from: newVector(n)}

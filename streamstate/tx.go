@@ -58,7 +58,8 @@ func (v View) Received() Timestamp {
 // Flushed is the vector of what is flushed.
 func (v View) Flushed() Timestamp {
 	if k := v.core(); k != nil {
-		return k.flushed
+		e := k.flushed.edit(len(k.parts))
+		return e.done()
 	}
 	return Timestamp{}
 }
