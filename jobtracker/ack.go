@@ -204,6 +204,9 @@ func (c *core) writeOff(id JobID, s *slot, mask uint8) {
 
 // ended looks at a job that has become terminal on a replica.
 func (c *core) ended(id JobID, s *slot) {
+	if id <= c.retireTo && c.base <= c.retireTo { // retirement had to stop before it
+		c.todo |= todoRetire
+	}
 	if s.flags&flagDecided == 0 {
 		c.decide(id, s) // looks for the end itself when it decides
 		return
@@ -219,9 +222,10 @@ func (c *core) closed(id JobID, s *slot) {
 	case id < c.base:
 		c.retireStraggler(id, s)
 	case s.kind.fences():
+		if s.done == 0 {
+			return // nobody has done it: it vouches for nothing
+		}
 		c.retireTo = max(c.retireTo, id)
-		c.todo |= todoRetire
-	case id <= c.retireTo: // retirement had to stop before it
 		c.todo |= todoRetire
 	}
 }

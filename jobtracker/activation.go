@@ -76,22 +76,23 @@ func (c *core) connect(r int, h Hello) (ConnID, Plan, error) {
 	if c.device == (ID{}) {
 		c.device = h.Device
 	}
-	if h.Replica != (ID{}) {
-		rep.named = h.Replica
-	}
+	rep.said = h.Replica
 	err := c.apply(r, e, cause)
-	return rep.conn, c.plan(rep), err
+	return rep.conn, c.plan(r), err
 }
 
-// plan is what a replica that has just connected goes through.
-func (c *core) plan(rep *replica) Plan {
-	switch {
-	case rep.state.Phase == RepairReady:
+// plan is what replica r, which has just connected, goes through.
+func (c *core) plan(r int) Plan {
+	if c.reps[r].state.Phase == RepairReady {
 		return PlanRepair
-	case rep.ready.Len() > 0 || c.base < c.next:
-		return PlanReplay
 	}
-	return PlanFresh
+	plan := PlanFresh
+	c.each(func(_ JobID, s *slot) {
+		if s.queued>>r&1 != 0 {
+			plan = PlanReplay
+		}
+	})
+	return plan
 }
 
 // isBehind tells whether a replica that connects to a running activation needs a repair.
@@ -118,7 +119,7 @@ func (c *core) checkHello(r int, h Hello) error {
 	switch {
 	case h.Device != (ID{}) && c.device != (ID{}) && h.Device != c.device:
 		return bad("Device", fmt.Sprintf("%x", h.Device), fmt.Sprintf("%x", c.device))
-	case h.Replica != (ID{}) && rep.named != (ID{}) && h.Replica != rep.named && rep.state.Home != HomeReplaced:
+	case h.Replica != (ID{}) && rep.named != (ID{}) && h.Replica != rep.named:
 		return bad("Replica", fmt.Sprintf("%x", h.Replica), fmt.Sprintf("%x", rep.named))
 	case h.Blocks != 0 && h.Blocks != c.lim.blocks:
 		return bad("Blocks", h.Blocks, c.lim.blocks)
@@ -132,8 +133,9 @@ func (c *core) checkHello(r int, h Hello) error {
 		return bad("Flush", h.Flush, fmt.Sprintf("at most %d", c.flushes))
 	}
 	for other := range c.lim.n {
-		if o := &c.reps[other]; other != r && h.Replica != (ID{}) && o.named == h.Replica && o.state.Connected() {
-			return bad("Replica", fmt.Sprintf("%x, connected as replica %d", h.Replica, other), "another")
+		o := &c.reps[other]
+		if other != r && h.Replica != (ID{}) && (h.Replica == o.named || h.Replica == o.said && o.state.Connected()) {
+			return bad("Replica", fmt.Sprintf("%x, which is replica %d", h.Replica, other), "another")
 		}
 	}
 	return nil
@@ -147,7 +149,7 @@ func (c *core) look() {
 	case Active, Deactivating:
 		switch {
 		case c.voters == 0:
-			c.end(ErrAllFaulted, ErrAllFaulted, Inactive)
+			c.end(ErrAllFaulted, cutShort(ErrAllFaulted), Inactive)
 		case c.phase == Deactivating && c.active() == 0:
 			c.end(ErrDeactivated, c.syncResult(), Inactive)
 		}
@@ -278,19 +280,22 @@ func (c *core) end(cause, result error, to Activation) {
 	c.todo = 0
 }
 
+// cutShort is the end of a deactivation by something else.
+func cutShort(cause error) error { return &EndedError{What: "activation", Cause: cause} }
+
 // disable ends the activation at once.
 func (c *core) disable(cause error) error {
 	if c.phase == Inactive || c.phase == Closed {
 		return &PhaseError{Call: "disable", Phase: c.phase, Cause: c.cause}
 	}
-	c.end(cause, cause, Inactive)
+	c.end(cause, cutShort(cause), Inactive)
 	return nil
 }
 
 // close ends everything for good.
 func (c *core) close() {
 	if c.phase != Closed {
-		c.end(ErrClosed, nil, Closed)
+		c.end(ErrClosed, cutShort(ErrClosed), Closed)
 	}
 }
 
@@ -302,7 +307,7 @@ func (c *core) replaceReplica(r int) error {
 	if err := c.apply(r, EventReplace, ErrReplaced); err != nil {
 		return err
 	}
-	c.reps[r].named = ID{}
+	c.reps[r].said, c.reps[r].named = ID{}, ID{}
 	return nil
 }
 

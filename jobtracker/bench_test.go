@@ -296,7 +296,7 @@ func gain(f [2]func()) float64 {
 type cluster struct {
 	tr    *Tracker[*int]
 	conns [3]*Conn[*int]
-	poll  context.Context // ended
+	poll  context.Context //nolint:containedctx // it has ended and stays so
 	buf   []Dispatch[*int]
 	last  JobID
 }
@@ -384,9 +384,9 @@ func traceOps(b testing.TB, distance int) ([]Op, string) {
 			}
 			ops = append(ops, op)
 		}
-		return ops, fmt.Sprintf("generated%d", distance)
+		return ops, fmt.Sprintf("cp%d-generated", distance)
 	}
-	defer f.Close()
+	defer func() { require.NoError(b, f.Close()) }()
 	z, err := gzip.NewReader(f)
 	require.NoError(b, err)
 	var ops []Op

@@ -47,8 +47,8 @@ type Dispatch[P any] struct {
 	Number     uint64
 	Generation uint64
 	// Deps are the jobs outstanding on this replica that must be executed there before this one. Empty if the tracker
-	// orders. A replica that failed one of them must fail this job, unexecuted. The memory is used again by the next
-	// call with the same Dispatch.
+	// orders. A replica that failed one of them must fail this job, unexecuted, unless that one only read. The memory
+	// is used again by the next call with the same Dispatch.
 	Deps    []JobID
 	Payload P
 }
@@ -144,7 +144,7 @@ func (c *Conn[P]) fill(k *core, d *Dispatch[P]) int {
 			d.Half = HalfWrite
 		}
 	case Flush:
-		if rep := &k.reps[r]; rep.state.Phase == Voting || rep.final == id {
+		if rep := &k.reps[r]; rep.state.Phase == Voting || rep.final != 0 && rep.final <= id {
 			d.Number, d.Generation = s.aux, k.generation
 		}
 	case Read, Write, Zero, Trim, Barrier:
@@ -202,7 +202,7 @@ func (c *Conn[P]) CompleteBatch(batch []Completion) (refused int) {
 		for i := range batch {
 			b := &batch[i]
 			if !k.current(c.token) { // ended by a failure within this batch
-				b.Err = k.late(c.token, b.ID, k.reps[c.token.replica].cause)
+				b.Err = k.late(c.token, b.ID, k.fx.whyEnded(c.token.conn))
 			} else {
 				b.Err = k.complete(c.token, b.ID, &b.Result)
 			}

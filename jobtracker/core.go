@@ -92,7 +92,8 @@ type replica struct {
 	hello   version
 	blank   bool // its hello named no generation
 	dirty   bool // its hello named dirty extents
-	named   ID   // its identity, once it is relied on
+	said    ID   // the identity in the last hello that names one
+	named   ID   // the identity that is relied on since the replica was active
 
 	armReply   bool // to be armed by the next call that has the time
 	armOffline bool

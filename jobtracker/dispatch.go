@@ -83,20 +83,16 @@ func (c *core) blocker(s *slot, bit uint8, pos *uint32) JobID {
 
 // release looks again at who waits for job id on replica r, which it does not block any more.
 func (c *core) release(id JobID, r int) {
-	if id < c.base {
-		return
-	}
-	on := c.link(id, r)
-	if on.head != 0 {
-		head := on.head
-		on.head = 0
-		c.reconsider(id, head, r)
+	if id >= c.base && c.link(id, r).head != 0 {
+		c.reconsider(id, r)
 	}
 }
 
-// reconsider considers the list that starts at head, relative to id, oldest first.
-func (c *core) reconsider(id JobID, head uint32, r int) {
-	var oldest uint32
+// reconsider empties the job's list and considers who was in it, oldest first.
+func (c *core) reconsider(id JobID, r int) {
+	on := c.link(id, r)
+	head, oldest := on.head, uint32(0)
+	on.head = 0
 	for head != 0 { // the list is newest first: turn it round
 		at := c.link(id+JobID(head), r)
 		head, oldest, at.next = at.next, head, oldest

@@ -80,6 +80,16 @@ func (f *effects) event(e Event)        { f.events, f.due = append(f.events, e),
 func (f *effects) phase(e phaseEnd)     { f.phases, f.due = append(f.phases, e), f.due|dueRare }
 func (f *effects) time()                { f.arm, f.due = true, f.due|dueRare }
 
+// whyEnded is why a connection has ended in this hold.
+func (f *effects) whyEnded(conn ConnID) error {
+	for _, e := range f.ended {
+		if e.conn == conn {
+			return e.cause
+		}
+	}
+	return nil
+}
+
 // EventKind is what an [Event] tells.
 type EventKind uint8
 

@@ -57,6 +57,8 @@ var (
 	ErrOfflineLimit = errors.New("jobtracker: offline limit exceeded")
 	// ErrJobFailed is the cause of a replica's fault when it failed a job that all replicas must do alike.
 	ErrJobFailed = errors.New("jobtracker: replica failed a job")
+	// ErrFaulted is the cause of a replica's fault by [Tracker.Fault] when the caller gave none.
+	ErrFaulted = errors.New("jobtracker: replica faulted by the caller")
 	// ErrMismatch is the cause of a replica's fault when its answer differed from another's.
 	ErrMismatch = errors.New("jobtracker: replica answered differently")
 	// ErrBehind is the cause of a replica's fault when it came back without what it had vouched for.
@@ -64,7 +66,7 @@ var (
 	// ErrPeerClosed is the cause of a connection's end when its driver gave none.
 	ErrPeerClosed = errors.New("jobtracker: connection closed")
 	// ErrRepaired is the cause with which the context of a repair ends that went well.
-	ErrRepaired = errors.New("jobtracker: repaired")
+	ErrRepaired = errors.New("jobtracker: repaired") // +checklocksignore: used under a lock only, but it never changes
 	// ErrAborted is the cause of a repair's end when its driver gave none.
 	ErrAborted = errors.New("jobtracker: repair aborted")
 )
@@ -214,7 +216,7 @@ func (e *EndedError) Unwrap() []error { return pair(ErrEnded, e.Cause) }
 type FaultError struct {
 	Replica int
 	Job     JobID // the job that did it, 0 if none
-	Err     error // ErrJobFailed, ErrMismatch, ErrOfflineLimit, ErrBehind or the caller's
+	Err     error // ErrJobFailed, ErrMismatch, ErrOfflineLimit, ErrBehind, or the caller's
 	Cause   error // the replica's own error, if there was one
 }
 

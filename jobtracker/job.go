@@ -10,23 +10,25 @@ import (
 // are safe for concurrent use.
 type Job[P any] struct {
 	t        *Tracker[P]
-	id       JobID   // set before Submit returns
-	payload  P       // guarded by t.mu, zero after retirement
-	err      error   // set before resolved
-	waiters  *waitCh // guarded by t.mu
+	id       JobID     // set before Submit returns
+	payload  P         // guarded by t.mu, zero after retirement
+	err      *JobError // set before resolved
+	waiters  *waitCh   // guarded by t.mu
 	resolved atomic.Bool
 }
 
 // waitCh is somebody who waits for a job; pooled.
 type waitCh struct {
-	ch   chan struct{} // one slot
-	next *waitCh
+	ch      chan struct{} // one slot
+	next    *waitCh
+	refusal error // set before it is woken: why an application was refused
 }
 
 // waiter takes one from the tracker's pool. The pool is not shared by trackers: a channel belongs to the synctest bubble in
 // which it was made.
 func (t *Tracker[P]) waiter() *waitCh {
 	if w, ok := t.idle.Get().(*waitCh); ok {
+		w.refusal = nil
 		return w
 	}
 	return &waitCh{ch: make(chan struct{}, 1)}
@@ -43,13 +45,21 @@ func (j *Job[P]) Err() error {
 	if !j.resolved.Load() {
 		return nil
 	}
+	return j.outcome()
+}
+
+// outcome is that of a resolved job.
+func (j *Job[P]) outcome() error {
+	if j.err == nil {
+		return nil // not a nil *JobError
+	}
 	return j.err
 }
 
 // Wait waits for the outcome and returns it. The context bounds only the wait; its cause is returned.
 func (j *Job[P]) Wait(ctx context.Context) error {
 	if j.resolved.Load() {
-		return j.err
+		return j.outcome()
 	}
 	w := j.t.waiter()
 	defer j.t.idle.Put(w)
@@ -59,11 +69,11 @@ func (j *Job[P]) Wait(ctx context.Context) error {
 	})
 	select {
 	case <-w.ch:
-		return j.err
+		return j.outcome()
 	case <-ctx.Done():
 	}
 	if !j.leave(w) {
-		return j.err
+		return j.outcome()
 	}
 	return context.Cause(ctx)
 }
@@ -108,16 +118,17 @@ func (j *Job[P]) wake() {
 
 // settle gives the job its outcome. Under the lock.
 func (j *Job[P]) settle(err *JobError) {
-	if err != nil {
-		j.err = err
-	}
+	j.err = err
 	j.resolved.Store(true)
 	j.wake()
 }
 
 // admit ends an application for the job: it is in the table, or refused. Under the lock.
 func (j *Job[P]) admit(id JobID, err error) {
-	j.id, j.err = id, err
+	j.id = id
+	if j.waiters != nil { // its only one is who applied
+		j.waiters.refusal = err
+	}
 	j.wake()
 }
 
@@ -151,14 +162,14 @@ func (t *Tracker[P]) Submit(ctx context.Context, op Op, payload P) (*Job[P], err
 	var w *waitCh
 	var seq uint64
 	err := t.do(nil, 0, func(k *core) error {
-		j = t.newJobLocked(payload)
+		j = t.newJobLocked(payload) // +checklocksignore: the gate holds the lock
 		id, application, err := k.submit(op, j)
 		if err != nil {
 			var none P
 			j.payload = none
 			return err
 		}
-		t.useJobLocked()
+		t.useJobLocked() // +checklocksignore: the gate holds the lock
 		j.id = id
 		if seq = application; seq != 0 {
 			w = t.waiter()
@@ -182,7 +193,7 @@ func (j *Job[P]) await(ctx context.Context, w *waitCh, seq uint64) error {
 	defer j.t.idle.Put(w)
 	select {
 	case <-w.ch:
-		return j.refusal()
+		return w.refusal
 	case <-ctx.Done():
 	}
 	_ = j.t.do(nil, 0, func(k *core) error { // no error is possible
@@ -192,15 +203,7 @@ func (j *Job[P]) await(ctx context.Context, w *waitCh, seq uint64) error {
 	if j.leave(w) {
 		return context.Cause(ctx)
 	}
-	return j.refusal() // it was decided before it could be taken back
-}
-
-// refusal is why a job whose application has ended was not admitted; nil if it was.
-func (j *Job[P]) refusal() error {
-	if j.id == 0 {
-		return j.err
-	}
-	return nil
+	return w.refusal // it was decided before it could be taken back
 }
 
 // Do submits a job and waits for its outcome. An error of the context after admission leaves the job to itself.

@@ -17,6 +17,9 @@ func (c *core) step(r int, e ReplicaEvent, cause error) error {
 	}
 	rep.state = to
 	rep.cause = cause
+	if to.Phase == Voting && rep.said != (ID{}) {
+		rep.named = rep.said
+	}
 	c.mask(r)
 	c.fx.time() // deadlines may come or go
 	a := actionsOf(from, to)
@@ -29,11 +32,11 @@ func (c *core) step(r int, e ReplicaEvent, cause error) error {
 	case a.replay:
 		c.requeue(r)
 	}
-	rep.armOffline = false
-	if to.Home == HomeOffline && !to.Connected() {
+	switch away := to.Home == HomeOffline && !to.Connected(); {
+	case !away:
+		rep.armOffline, rep.offlineAt = false, noTime
+	case from.Connected(): // that it is quiesced arms nothing anew
 		rep.armOffline = c.lim.offlineFor > 0
-	} else {
-		rep.offlineAt = noTime
 	}
 	if a.endRepair {
 		c.endRepair(r, cause)

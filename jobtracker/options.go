@@ -114,12 +114,9 @@ func (c *Config[P]) limits() (limits, error) {
 		}
 		return got
 	}
-	if c.Blocks > math.MaxInt64 { // does not fit an int64: report it as the largest
-		return limits{}, &ConfigError{Field: "Blocks", Got: math.MaxInt64, Min: 1, Max: maxDevice}
-	}
 	n := number("Replicas", int64(c.Replicas), 0, 1, MaxReplicas)
 	size := number("BlockSize", int64(c.BlockSize), 0, 1, maxBlockSize)
-	blocks := number("Blocks", int64(c.Blocks), 0, 1, maxDevice/max(size, 1))
+	blocks := number("Blocks", int64(min(c.Blocks, math.MaxInt64)), 0, 1, maxDevice/max(size, 1)) // what does not fit is too large
 	quorum := number("WriteQuorum", int64(c.WriteQuorum), n/2+1, 1, n)
 	number("Order", int64(c.Order), 0, 0, numOrders-1)
 	number("Reads", int64(c.Reads), 0, 0, numReads-1)
@@ -138,11 +135,14 @@ func (c *Config[P]) limits() (limits, error) {
 		n: int(n), all: uint8(1<<n - 1), blocks: uint64(blocks), blockSize: uint64(size), quorum: int(quorum),
 		order: c.Order, reads: c.Reads, writeBack: c.WriteBack, mismatch: c.Mismatch,
 		maxJobs: uint32(jobs), maxBytes: bytes, offlineJobs: uint32(offJobs), offlineBytes: offBytes,
-		offlineFor: duration(c.OfflineFor, defaultAway), replyLook: duration(c.ReplyTimeout, defaultReply) / replyLooks,
+		offlineFor: duration(c.OfflineFor, defaultAway), replyLook: look(duration(c.ReplyTimeout, defaultReply)),
 		autoSync: c.AutoSync, autoSyncJobs: uint64(syncJobs), autoSyncBytes: syncBytes,
 		maxCallbacks: int(jobs) * callbackSlack,
 	}, nil
 }
+
+// look is how often a reply deadline is looked at; 0 for one that never passes.
+func look(d time.Duration) time.Duration { return max(d/replyLooks, min(d, 1)) }
 
 // duration is d, its default for zero, or 0 for one that never passes.
 func duration(d, def time.Duration) time.Duration {

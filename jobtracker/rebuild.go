@@ -77,16 +77,6 @@ func (c *core) finishRepair(tok repairToken) error {
 	return nil
 }
 
-// finishing tells whether the job that is being admitted is a repair's final flush.
-func (c *core) finishing() bool {
-	for r := range c.lim.n {
-		if rep := &c.reps[r]; rep.repair == repairFinishing && rep.final == 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // finishRepairs makes voters of the targets whose final flush is done.
 func (c *core) finishRepairs() {
 	for r := range c.lim.n {

@@ -24,7 +24,7 @@ func (t *Tracker[P]) Repair(replica int) (*Repair[P], error) {
 		}
 		r.token = token
 		r.ctx, r.cancel = context.WithCancelCause(context.Background())
-		t.repairs[replica] = r
+		t.repairs[replica] = r // +checklocksignore: the gate holds the lock
 		return nil
 	})
 	if err != nil {
@@ -46,14 +46,14 @@ func (r *Repair[P]) Ended() *Handle { return r.ended }
 func (r *Repair[P]) Copy(source int, start, blocks uint64, payload P) (*Job[P], error) {
 	var j *Job[P]
 	err := r.t.do(nil, 0, func(k *core) error {
-		j = r.t.newJobLocked(payload)
+		j = r.t.newJobLocked(payload) // +checklocksignore: the gate holds the lock
 		id, err := k.addCopy(r.token, source, start, blocks, j)
 		if err != nil {
 			var none P
 			j.payload = none
 			return err
 		}
-		r.t.useJobLocked()
+		r.t.useJobLocked() // +checklocksignore: the gate holds the lock
 		j.id = id
 		return nil
 	})

@@ -1,13 +1,17 @@
 package jobtracker
 
 // retire passes everything up to the last fence that is terminal on all replicas. What is not decided or still in
-// flight moves to the side as a straggler and retires on its own completion (J11).
+// flight moves to the side as a straggler and retires on its own completion (J11): the fence was answered on the connection
+// on which the straggler was sent, so the straggler has been executed. It stops before a job that is outstanding in any
+// other way, because what comes later must still wait for that: out on a replica where the fence was skipped, or to be
+// replayed since a connection ended after the fence was done, which vouches for nothing if it is a barrier.
 func (c *core) retire() {
 	c.sweepStragglers()
 	if c.retireTo < c.base {
 		return
 	}
-	from, to := c.base, c.passable()
+	from, to := c.base, c.retireTo
+	fence := c.slot(to)
 	moved := len(c.side)
 	c.waiters = c.waiters[:0]
 	for id := from; id <= to; id++ {
@@ -15,6 +19,10 @@ func (c *core) retire() {
 		if s.flags&flagDecided != 0 && s.open() == 0 {
 			c.gone(id, s)
 			continue
+		}
+		if s.open()&^(s.sent&fence.done&fence.here) != 0 {
+			to = id - 1
+			break
 		}
 		s.depN = 0 // it waits for nothing any more, and the room is used again
 		c.side = append(c.side, straggler{id: id, slot: *s})
@@ -36,21 +44,6 @@ func (c *core) retire() {
 		}
 	}
 	c.todo |= todoPhase
-}
-
-// passable is how far retirement may go: to the fence, but not past a job that is out on a replica where the fence was
-// skipped. Nothing says that it has been executed there, so what comes later must still wait for it.
-func (c *core) passable() JobID {
-	blind := c.slot(c.retireTo).skipped & c.live
-	if blind == 0 {
-		return c.retireTo
-	}
-	for id := c.base; id < c.retireTo; id++ {
-		if c.slot(id).sent&blind != 0 {
-			return id - 1
-		}
-	}
-	return c.retireTo
 }
 
 // waiter is a job that waited for one that is not ordered any more.

@@ -220,7 +220,13 @@ func (x *rig) refused(call func() error) error {
 }
 
 // orphan demands that a completion is refused for a reason, counted by it, and has changed nothing.
-func (x *rig) orphan(c *Conn[*load], id JobID, res Result, reason OrphanReason) *OrphanError {
+func (x *rig) orphan(c *Conn[*load], id JobID, res Result, reason OrphanReason) {
+	x.t.Helper()
+	require.Error(x.t, x.orphanError(c, id, res, reason))
+}
+
+// orphanError is orphan, for a look at the error.
+func (x *rig) orphanError(c *Conn[*load], id JobID, res Result, reason OrphanReason) *OrphanError {
 	x.t.Helper()
 	before := x.tr.Stats().Orphans
 	err := x.refused(func() error { return c.Complete(id, res) })
@@ -309,9 +315,7 @@ func (x *rig) finish() {
 	x.settle()
 	f := x.flush()
 	x.settle()
-	for j := f; !j.Resolved(); { // it may have been admitted behind others that wait
-		x.settle()
-	}
+	require.True(x.t, f.Resolved(), "%v", x.tr.Dump())
 	require.NoError(x.t, x.tr.Check())
 	x.requireEmpty()
 	for _, p := range x.peers {

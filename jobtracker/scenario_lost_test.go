@@ -21,7 +21,7 @@ func lossy(cfg Config[*load]) Config[*load] {
 
 func requireLost(t *testing.T, f, w *Job[*load]) {
 	t.Helper()
-	e := requireJobError(t, f, Flush, ErrLostWrite, 3, 0, 0)
+	e := jobError(t, f, Flush, ErrLostWrite, 3, 0, 0)
 	lost, ok := errors.AsType[*JobError](e.Cause)
 	require.True(t, ok)
 	require.Equal(t, w.ID(), lost.Job)

@@ -3,11 +3,14 @@ package jobtracker
 import "math"
 
 // Op is what a job is to do.
+//
+// FUA is no flush: the number that a replica remembers does not move, so a front end that crashes cannot tell from the
+// hellos which replicas have the write. A device that promises more submits a flush behind it, as examples/mirror does.
 type Op struct {
 	Kind     Kind   // Read, Write, Zero, Trim, Flush or Barrier
 	Start    uint64 // the first block; 0 for Flush and Barrier
 	Blocks   uint64 // how many blocks, at least 1; 0 for Flush and Barrier
-	FUA      bool   // Write, Zero, Trim: durable when acknowledged; never acknowledged early
+	FUA      bool   // Write, Zero, Trim: durable where it was done when it is acknowledged; never acknowledged early. See below
 	Snapshot bool   // Flush: takes a snapshot, which all replicas must do
 }
 
@@ -15,7 +18,7 @@ type Op struct {
 type applicant struct {
 	seq    uint64
 	op     Op
-	handle any // nil: it has withdrawn
+	handle any
 }
 
 // submit admits the job, or queues it: id is then 0 and seq names the application.
@@ -39,29 +42,28 @@ func (c *core) submit(op Op, handle any) (id JobID, seq uint64, err error) {
 	return id, 0, nil
 }
 
-// withdraw takes back an application; false means that it was decided already.
-func (c *core) withdraw(seq uint64) bool {
-	for i := range c.waiting.Len() {
-		if a := c.waiting.At(i); a.seq == seq && a.handle != nil {
-			a.handle = nil
-			c.todo |= todoAdmit // the next one may fit
-			c.settle()
-			return true
+// withdraw takes back an application; false means that it was decided already. Nothing of it stays: applications that
+// come and go behind one that cannot be admitted yet are no more than those that wait.
+func (c *core) withdraw(seq uint64) (found bool) {
+	for range c.waiting.Len() { // once around: the order stays
+		if a, _ := c.waiting.Pop(); a.seq == seq {
+			found = true
+		} else {
+			c.waiting.Push(a)
 		}
 	}
-	return false
+	if found {
+		c.todo |= todoAdmit // the next one may fit
+		c.settle()
+	}
+	return found
 }
 
 // admitWaiting admits applicants in their order as far as the limits allow.
 func (c *core) admitWaiting() {
-	for a := c.waiting.Peek(); a != nil; a = c.waiting.Peek() {
-		if a.handle != nil {
-			if !c.fits(a.op) {
-				return
-			}
-			id := c.admit(a.op, a.handle)
-			c.fx.admit(admission{handle: a.handle, id: id})
-		}
+	for a := c.waiting.Peek(); a != nil && c.fits(a.op); a = c.waiting.Peek() {
+		id := c.admit(a.op, a.handle)
+		c.fx.admit(admission{handle: a.handle, id: id})
 		c.waiting.Pop()
 	}
 }
@@ -69,9 +71,7 @@ func (c *core) admitWaiting() {
 // refuseWaiting ends all applications.
 func (c *core) refuseWaiting(cause error) {
 	for a, ok := c.waiting.Pop(); ok; a, ok = c.waiting.Pop() {
-		if a.handle != nil {
-			c.fx.admit(admission{handle: a.handle, err: &EndedError{What: "admission", Cause: cause}})
-		}
+		c.fx.admit(admission{handle: a.handle, err: &EndedError{What: "admission", Cause: cause}})
 	}
 }
 
@@ -152,10 +152,12 @@ func (c *core) admit(op Op, handle any) JobID {
 	}
 	c.charge(s)
 	if s.voters != c.lim.all { // else nothing can be bad yet
-		if c.decide(id, s); s.flags&flagBad != 0 && !c.finishing() {
+		if c.decide(id, s); s.flags&flagBad != 0 && (s.kind.writes() || op.Snapshot) {
 			c.writeOff(id, s, s.open()) // nobody has seen it: leave it nowhere
 			return id
 		}
+		// A flush or barrier goes to whom it can all the same: what it makes durable there can be retired, and a repair
+		// waits for its last flush.
 	}
 	if c.lim.writeBack && op.Kind.writes() && !op.FUA {
 		c.resolve(id, s, nil)
@@ -279,6 +281,11 @@ func (c *core) uncharge(s *slot, mask uint8) {
 		rep.jobs--
 		rep.bytes -= size
 	}
+	c.roomier()
+}
+
+// roomier has applicants looked at: there is more room.
+func (c *core) roomier() {
 	if c.waiting.Len() > 0 {
 		c.todo |= todoAdmit
 	}

@@ -46,6 +46,9 @@ type Tracker[P any] struct {
 	timer *time.Timer
 	// +checklocks:mu
 	timerAt time.Time
+	// timerNo tells timers apart: one that has fired may come late, when there is another.
+	// +checklocks:mu
+	timerNo uint64
 	// ticks counts timers that have not run to their end.
 	// +checklocks:mu
 	ticks int
@@ -115,6 +118,9 @@ func (t *Tracker[P]) do(c *Conn[P], id JobID, fn func(*core) error) error {
 //
 // +checklocks:t.mu
 func (t *Tracker[P]) takeLocked() (drain bool) {
+	if t.core.behind {
+		t.catchUpLocked()
+	}
 	fx := &t.core.fx
 	if fx.due&dueRare != 0 {
 		t.takeRareLocked(fx)
@@ -209,14 +215,16 @@ func (t *Tracker[P]) setTimerLocked(at time.Time) {
 	t.timer, t.timerAt = nil, at
 	if !at.IsZero() {
 		t.ticks++
-		t.timer = time.AfterFunc(time.Until(at), t.tick)
+		t.timerNo++
+		no := t.timerNo
+		t.timer = time.AfterFunc(time.Until(at), func() { t.tick(no) })
 	}
 }
 
 // tick is the timer: it carries nothing, it has the core look at the time.
-func (t *Tracker[P]) tick() {
+func (t *Tracker[P]) tick(no uint64) {
 	_ = t.do(nil, 0, func(k *core) error { // no error is possible
-		t.tickedLocked()
+		t.tickedLocked(no) // +checklocksignore: the gate holds the lock
 		k.tick(time.Now())
 		k.fx.time()
 		return nil
@@ -224,54 +232,80 @@ func (t *Tracker[P]) tick() {
 }
 
 // +checklocks:t.mu
-func (t *Tracker[P]) tickedLocked() {
+func (t *Tracker[P]) tickedLocked(no uint64) {
 	t.ticks--
-	t.timer, t.timerAt = nil, noTime
+	if no == t.timerNo {
+		t.timer, t.timerAt = nil, noTime
+	}
 }
 
-// drain runs callbacks until there are none. If one panics, what is left is run by the next drainer.
+// drain runs callbacks until there are none. If one panics, what is left is run on the next call.
 func (t *Tracker[P]) drain() {
 	done := false
 	defer func() {
 		if !done {
 			t.mu.Lock()
-			t.calls.Abandon()
+			t.abandonLocked()
 			t.mu.Unlock()
 		}
 	}()
-	for t.calls.Run(t.run) {
+	for t.calls.Run(t.run) { // +checklocksignore: Run is the drainer's, with no lock held
 		t.mu.Lock()
 		t.calls.Take()
 		t.mu.Unlock()
+		t.drained()
 	}
 	done = true
+	t.drained()
+}
+
+// drained goes on with what waited for callbacks to be run: admission, or who closes.
+func (t *Tracker[P]) drained() {
 	if t.lagging.Load() || t.stats.phase.Load() == uint32(Closed) {
-		_ = t.do(nil, 0, func(k *core) error { // no error is possible
-			t.drainedLocked(k)
+		_ = t.do(nil, 0, func(*core) error { // no error is possible
+			t.drainedLocked() // +checklocksignore: the gate holds the lock
 			return nil
 		})
 	}
 }
 
-// drainedLocked goes on with what waited for callbacks to be run: admission, or who closes.
-//
 // +checklocks:t.mu
-func (t *Tracker[P]) drainedLocked(k *core) {
-	t.lagLocked()
-	k.todo |= todoAdmit
-	k.settle()
+func (t *Tracker[P]) drainedLocked() {
+	t.catchUpLocked()
 	t.restLocked()
 }
 
-// lagLocked has admission wait while too many callbacks have not been run.
+// abandonLocked ends the draining because a callback panicked. The next call, whatever it is, looks at what is left.
+//
+// +checklocks:t.mu
+func (t *Tracker[P]) abandonLocked() {
+	t.calls.Abandon()
+	t.core.fx.due |= dueJobs
+	t.restLocked()
+}
+
+// catchUpLocked ends the wait for callbacks to be run.
+//
+// +checklocks:t.mu
+func (t *Tracker[P]) catchUpLocked() {
+	if t.core.behind && t.calls.Len() < t.core.lim.maxCallbacks {
+		t.core.behind = false
+		t.lagging.Store(false)
+		t.core.todo |= todoAdmit
+		t.core.settle()
+	}
+}
+
+// lagLocked has admission wait when too many callbacks have not been run; see catchUpLocked.
 //
 // +checklocks:t.mu
 func (t *Tracker[P]) lagLocked() {
 	limit := t.core.lim.maxCallbacks
-	if behind := t.calls.Len() >= limit; behind != t.core.behind {
-		t.lagging.Store(behind)
+	if !t.core.behind && t.calls.Len() >= limit {
+		t.lagging.Store(true)
 		// The drainer may have run the last one just before it could see that somebody waits: look once more.
-		t.core.behind = behind && t.calls.Len() >= limit
+		t.core.behind = t.calls.Len() >= limit
+		t.lagging.Store(t.core.behind)
 	}
 }
 
@@ -293,7 +327,7 @@ func (t *Tracker[P]) Activate(o ActivateOptions) (*Handle, error) {
 		if err := k.activate(o); err != nil {
 			return err
 		}
-		t.begin = h
+		t.begin = h // +checklocksignore: the gate holds the lock
 		return nil
 	})
 	if err != nil {
@@ -310,16 +344,23 @@ func (t *Tracker[P]) Activate(o ActivateOptions) (*Handle, error) {
 func (t *Tracker[P]) Deactivate() *Handle {
 	var h *Handle
 	err := t.do(nil, 0, func(k *core) error {
-		if t.finish == nil && k.phase != Inactive && k.phase != Closed {
-			t.finish = newHandle()
-		}
-		h = t.finish
+		h = t.finishLocked() // +checklocksignore: the gate holds the lock
 		return k.deactivate()
 	})
 	if err != nil {
 		return resolvedHandle(err)
 	}
 	return h
+}
+
+// finishLocked is the handle of who waits for the activation to end; nil if there is none.
+//
+// +checklocks:t.mu
+func (t *Tracker[P]) finishLocked() *Handle {
+	if t.finish == nil && t.core.phase != Inactive && t.core.phase != Closed {
+		t.finish = newHandle()
+	}
+	return t.finish
 }
 
 // Disable ends the activation at once: every job that is not resolved fails with [ErrEnded] and the cause, every
@@ -337,14 +378,21 @@ func (t *Tracker[P]) Disable(cause error) error {
 func (t *Tracker[P]) Close() *Handle {
 	var h *Handle
 	_ = t.do(nil, 0, func(k *core) error { // no error is possible
-		if t.closed == nil {
-			t.closed = newHandle()
-		}
-		h = t.closed
+		h = t.closedLocked() // +checklocksignore: the gate holds the lock
 		k.close()
 		return nil
 	})
 	return h
+}
+
+// closedLocked is the handle of who waits for the tracker to be closed.
+//
+// +checklocks:t.mu
+func (t *Tracker[P]) closedLocked() *Handle {
+	if t.closed == nil {
+		t.closed = newHandle()
+	}
+	return t.closed
 }
 
 // Connect opens a connection for a replica whose former one has ended and is quiesced. The replica's driver keeps the
@@ -359,7 +407,7 @@ func (t *Tracker[P]) Connect(replica int, hello Hello) (*Conn[P], error) {
 		}
 		c.token, c.plan = connToken{replica: replica, conn: id}, plan
 		c.ctx, c.cancel = context.WithCancelCause(context.Background())
-		t.conns[replica] = c
+		t.conns[replica] = c // +checklocksignore: the gate holds the lock
 		return nil
 	})
 	if err != nil {
@@ -376,8 +424,11 @@ func (t *Tracker[P]) Replace(replica int) error {
 }
 
 // Fault faults a replica: its connection ends, its jobs are written off, and it needs a repair. One that nothing is
-// expected of is left as it is.
+// expected of is left as it is. Nil is [ErrFaulted].
 func (t *Tracker[P]) Fault(replica int, cause error) error {
+	if cause == nil {
+		cause = ErrFaulted
+	}
 	return t.do(nil, 0, func(k *core) error {
 		return k.faultReplica(replica, &FaultError{Replica: replica, Err: cause})
 	})
@@ -394,7 +445,7 @@ func (t *Tracker[P]) Dump() Dump {
 	var d Dump
 	_ = t.do(nil, 0, func(k *core) error { // no error is possible
 		d = k.dump(dumpJobs)
-		d.Callbacks = t.calls.Len()
+		d.Callbacks = t.calls.Len() // +checklocksignore: the gate holds the lock
 		return nil
 	})
 	return d

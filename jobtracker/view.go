@@ -37,19 +37,21 @@ type ReplicaDump struct {
 
 // JobDump is one job in a [Dump].
 type JobDump struct {
-	ID     JobID
-	Kind   string
-	Start  uint64
-	Blocks uint32
-	Acked  bool
-	Auto   bool     `json:",omitempty"` // the tracker's own
-	States []string // a state for each replica
+	ID       JobID
+	Kind     string
+	Start    uint64
+	Blocks   uint32
+	Resolved bool     // its outcome is known, good or bad
+	Auto     bool     `json:",omitempty"` // the tracker's own
+	States   []string // a state for each replica
 }
 
 // dump copies at most most jobs.
 func (c *core) dump(most int) Dump {
-	d := Dump{Phase: c.phase.String(), Generation: c.generation, Next: c.next, Cause: text(c.cause), Waiting: c.waiting.Len(),
-		Active: c.active()}
+	d := Dump{
+		Phase: c.phase.String(), Generation: c.generation, Next: c.next, Cause: text(c.cause), Waiting: c.waiting.Len(),
+		Active: c.active(),
+	}
 	for r := range c.lim.n {
 		rep := &c.reps[r]
 		d.Replicas = append(d.Replicas, ReplicaDump{
@@ -61,7 +63,7 @@ func (c *core) dump(most int) Dump {
 		if len(d.Jobs) == most {
 			return
 		}
-		j := JobDump{ID: id, Kind: s.kind.String(), Start: s.start, Blocks: s.blocks, Acked: s.flags&flagResolved != 0, Auto: s.handle == nil}
+		j := JobDump{ID: id, Kind: s.kind.String(), Start: s.start, Blocks: s.blocks, Resolved: s.flags&flagResolved != 0, Auto: s.handle == nil}
 		for r := range c.lim.n {
 			j.States = append(j.States, stateColumn[s.on(1<<r)])
 		}
@@ -91,24 +93,26 @@ func (d Dump) String() string {
 	if len(d.Jobs) == 0 {
 		return b.String()
 	}
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprint(w, "id\tkind\tblocks\tacked")
+	var rows strings.Builder
+	rows.WriteString("id\tkind\tblocks\tresolved")
 	for r := range d.Replicas {
-		fmt.Fprintf(w, "\t%d", r)
+		fmt.Fprintf(&rows, "\t%d", r)
 	}
-	fmt.Fprintln(w)
+	rows.WriteByte('\n')
 	for _, j := range d.Jobs {
 		blocks := "all"
 		if j.Blocks > 0 {
 			blocks = fmt.Sprintf("%d+%d", j.Start, j.Blocks)
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%v", j.ID, j.Kind, blocks, j.Acked)
+		fmt.Fprintf(&rows, "%d\t%s\t%s\t%v", j.ID, j.Kind, blocks, j.Resolved)
 		for _, s := range j.States {
-			fmt.Fprintf(w, "\t%s", s)
+			fmt.Fprintf(&rows, "\t%s", s)
 		}
-		fmt.Fprintln(w)
+		rows.WriteByte('\n')
 	}
-	_ = w.Flush() // a strings.Builder does not fail
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	_, _ = w.Write([]byte(rows.String())) // a strings.Builder does not fail
+	_ = w.Flush()
 	if more := d.Active - len(d.Jobs); more > 0 {
 		fmt.Fprintf(&b, "and %d more\n", more)
 	}
@@ -136,7 +140,7 @@ func (c *core) appendState(b []byte) []byte {
 			rep.hello.flush, oneIf(rep.blank), oneIf(rep.dirty), uint64(rep.jobs), uint64(rep.bytes), uint64(rep.held),
 			uint64(rep.heldBytes), uint64(rep.sent), uint64(rep.vouched), rep.flushed, oneIf(rep.answered), uint64(rep.looks),
 			uint64(rep.replyAt.UnixNano()), uint64(rep.offlineAt.UnixNano()))
-		b = append(b, rep.named[:]...)
+		b = append(append(b, rep.said[:]...), rep.named[:]...)
 		b = append(b, text(rep.cause)...)
 		for i := range rep.ready.Len() {
 			id := *rep.ready.At(i)
@@ -147,9 +151,7 @@ func (c *core) appendState(b []byte) []byte {
 	}
 	for i := range c.waiting.Len() {
 		a := c.waiting.At(i)
-		if a.handle != nil {
-			u(a.seq, uint64(a.op.Kind), a.op.Start, a.op.Blocks, oneIf(a.op.FUA), oneIf(a.op.Snapshot))
-		}
+		u(a.seq, uint64(a.op.Kind), a.op.Start, a.op.Blocks, oneIf(a.op.FUA), oneIf(a.op.Snapshot))
 	}
 	c.each(func(id JobID, s *slot) {
 		u(uint64(id), uint64(s.kind), s.start, uint64(s.blocks), s.aux, uint64(s.flags), oneIf(s.handle != nil))
@@ -196,6 +198,9 @@ func (c *core) check() error {
 			}
 		}
 	})
+	if err != nil {
+		return err
+	}
 	for r := range c.lim.n {
 		rep, w := &c.reps[r], &want[r]
 		if rep.jobs != w.jobs || rep.bytes != w.bytes || rep.held != w.held || rep.heldBytes != w.heldBytes || rep.sent != w.sent {
@@ -209,10 +214,10 @@ func (c *core) check() error {
 			return fmt.Errorf("bug: replica %d is %v with repair %s", r, rep.state, repairNames[rep.repair])
 		}
 	}
-	if err == nil {
-		err = c.ord.check()
+	if err := c.ord.check(); err != nil {
+		return fmt.Errorf("bug: %w", err)
 	}
-	return err
+	return nil
 }
 
 // checkSlot verifies one job.

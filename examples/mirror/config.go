@@ -122,7 +122,7 @@ func (c *config) check() error {
 		got, low, high int64
 	}{
 		{"replicas", int64(c.replicas), 1, jobtracker.MaxReplicas},
-		{"size", c.size, minExtent, maxSize},
+		{"size", c.size, minSize, maxSize},
 		{"offline-jobs", int64(c.offlineJobs), 64, 1 << 18},
 		{"offline-bytes", c.offlineBytes, maxRequest, 1 << 40},
 		{"offline-for", int64(c.offlineFor), int64(time.Millisecond), math.MaxInt64},

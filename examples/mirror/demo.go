@@ -19,7 +19,7 @@ import (
 const (
 	demoSize   = 64 << 20
 	demoDepth  = 32
-	demoBefore = 40000 // requests with all replicas, before and after
+	demoBefore = 40000 // requests with all replicas before, and after
 	demoAway   = 2500  // requests while one is away
 	demoMemory = 512 << 20
 	demoLate   = demoDepth / 2 // requests while the answers of one are on their way
@@ -28,8 +28,13 @@ const (
 
 var errCut = errors.New("cut by the demonstration")
 
-// demo loses a replica under load, with answers on their way, takes it back, and proves that nothing went wrong.
-func demo(ctx context.Context, cfg config, logger *log.Logger, debug *slog.Logger) (err error) {
+// demo is the whole of it.
+func demo(ctx context.Context, cfg config, logger *log.Logger, debug *slog.Logger) error {
+	return play(ctx, cfg, logger, debug, demoBefore)
+}
+
+// play loses a replica under load, with answers on their way, takes it back, and proves that nothing went wrong.
+func play(ctx context.Context, cfg config, logger *log.Logger, debug *slog.Logger, before int) (err error) {
 	for name := range cfg.given {
 		if name != "demo" && name != "v" {
 			return fmt.Errorf("-%s has no place in the demonstration, which takes -v only", name)
@@ -47,7 +52,7 @@ func demo(ctx context.Context, cfg config, logger *log.Logger, debug *slog.Logge
 	if err != nil {
 		return err
 	}
-	s := &show{cfg: cfg, log: logger, watcher: w, parts: p, began: time.Now()}
+	s := &show{cfg: cfg, log: logger, watcher: w, parts: p, began: time.Now(), before: before}
 	err = s.run(ctx, debug)
 	if err == nil {
 		err = s.compare()
@@ -66,6 +71,7 @@ type show struct {
 	watcher *watcher
 	parts   *parts
 	began   time.Time
+	before  int // requests before the cut, and after the return
 	mirror  *mirror
 	client  *client
 	step    int
@@ -119,8 +125,8 @@ func (s *show) acts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.say("%d requests of %s, %d at a time; each read is held to a model", demoBefore, name, demoDepth)
-	if err := s.client.run(w, demoBefore); err != nil {
+	s.say("%d requests of %s, %d at a time; each read is held to a model", s.before, name, demoDepth)
+	if err := s.client.run(w, s.before); err != nil {
 		return err
 	}
 	release, err := s.cut(ctx, w)
@@ -135,8 +141,8 @@ func (s *show) acts(ctx context.Context) error {
 	if err := s.late(ctx, release); err != nil {
 		return err
 	}
-	s.say("%d more requests with all replicas, a flush, and a read of the whole device", demoBefore)
-	if err := s.client.run(w, demoBefore); err != nil {
+	s.say("%d more requests with all replicas, a flush, and a read of the whole device", s.before)
+	if err := s.client.run(w, s.before); err != nil {
 		return err
 	}
 	return errors.Join(s.client.sync(), s.client.check())

@@ -30,21 +30,33 @@ func (f *front) Info() nbd.Info {
 // Submit implements nbd.Backend. It waits for admission, which holds back this client only, and orders the requests of a
 // connection as they came in.
 func (f *front) Submit(ctx context.Context, r *nbd.Request) {
-	op := jobtracker.Op{
-		Kind: kindOf(r.Command), Start: r.Offset / blockSize, Blocks: uint64(r.Length) / blockSize, FUA: r.Flags&nbd.FlagFUA != 0,
-	}
-	const most = maxRequest / blockSize // only a trim is longer
-	parts := max(1, int((op.Blocks+most-1)/most))
-	q := newRequest(r, parts)
-	for left := op.Blocks; parts > 0; parts-- {
-		op.Blocks = min(left, most)
+	ops := opsOf(r)
+	q := newRequest(r, len(ops))
+	for i, op := range ops {
 		if _, err := f.tracker.Submit(ctx, op, q); err != nil {
-			q.resolve(parts, refusal(err))
-			q.drop(parts)
+			q.resolve(len(ops)-i, refusal(err))
+			q.drop(len(ops) - i)
 			return
 		}
-		op.Start, left = op.Start+op.Blocks, left-op.Blocks
 	}
+}
+
+// opsOf are the jobs of a request: one, more for a long trim, and a flush behind a change that is to be durable when it is
+// answered. A change that a replica made durable by itself would not do: after a crash of mirror, flush numbers are all
+// that tells which replica has it.
+func opsOf(r *nbd.Request) []jobtracker.Op {
+	const most = maxRequest / blockSize // only a trim is longer
+	kind, start, left := kindOf(r.Command), r.Offset/blockSize, uint64(r.Length)/blockSize
+	ops := make([]jobtracker.Op, 0, 2)
+	for len(ops) == 0 || left > 0 {
+		n := min(left, most)
+		ops = append(ops, jobtracker.Op{Kind: kind, Start: start, Blocks: n})
+		start, left = start+n, left-n
+	}
+	if r.Flags&nbd.FlagFUA != 0 {
+		ops = append(ops, jobtracker.Op{Kind: jobtracker.Flush})
+	}
+	return ops
 }
 
 // refusal is what a client is told of a job that was not admitted.

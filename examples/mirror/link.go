@@ -88,7 +88,7 @@ func (l *link) fitting(i nbd.Info) error {
 		return &unfitError{fmt.Sprintf("its blocks have %d bytes, more than %d", i.MinBlock, blockSize)}
 	case i.MaxBlock < maxRequest:
 		return &unfitError{fmt.Sprintf("it takes requests of up to %d bytes, less than %d", i.MaxBlock, maxRequest)}
-	case i.Size < metaSpace+metaUnit:
+	case i.Size < metaSpace+minSize:
 		return &unfitError{fmt.Sprintf("it has %d bytes, and mirror keeps the last %d for itself", i.Size, metaSpace)}
 	}
 	l.metaAt = (i.Size - metaSpace) / blockSize * blockSize

@@ -26,11 +26,11 @@ const (
 	metaStride = metaSpace / 2
 	metaMagic  = "STALPRF1"
 	metaHeader = 128
-	metaUnit   = 4096 // a copy's length is a multiple of it
-	maxExtents = 1 << 17
-	minExtent  = 64 << 10
-	maxMeta    = (metaHeader + maxExtents/8 + metaUnit - 1) / metaUnit * metaUnit
-	maxSize    = 1 << 56 // of a device, in bytes
+	maxMeta    = 4096 // of a copy: a page, so that a write of it costs little and hardly ever tears
+	maxExtents = 8 * (maxMeta - metaHeader)
+	minExtent  = 256 << 10
+	minSize    = 64 << 10 // of a device, in bytes
+	maxSize    = 1 << 56
 
 	metaVersion = 1
 	flagClean   = 1
@@ -91,13 +91,10 @@ type meta struct {
 	dirty      bitmap
 }
 
-// length is that of an encoded copy.
-func (m *meta) length() int {
-	return (metaHeader + 8*len(m.dirty) + metaUnit - 1) / metaUnit * metaUnit
-}
+func checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 
 func (m *meta) encode() []byte {
-	b := make([]byte, m.length())
+	b := make([]byte, maxMeta)
 	copy(b, metaMagic)
 	le := binary.LittleEndian
 	le.PutUint32(b[12:], uint32(len(b)))
@@ -116,22 +113,22 @@ func (m *meta) encode() []byte {
 	for i, w := range m.dirty {
 		le.PutUint64(b[metaHeader+8*i:], w)
 	}
-	le.PutUint32(b[8:], crc32.Checksum(b[12:], castagnoli))
+	le.PutUint32(b[8:], checksum(b[12:]))
 	return b
 }
 
 // decodeMeta is the inverse of encode; b may be longer than the copy. It answers errBlank where there is no copy at all,
 // errDamaged for one that is torn or cannot be.
 func decodeMeta(b []byte) (*meta, error) {
-	if len(b) < metaHeader || !bytes.HasPrefix(b, []byte(metaMagic)) {
+	if len(b) < maxMeta || !bytes.HasPrefix(b, []byte(metaMagic)) {
 		return nil, errBlank
 	}
 	le := binary.LittleEndian
-	n := int64(le.Uint32(b[12:]))
-	if n < metaHeader || n > int64(len(b)) || crc32.Checksum(b[12:n], castagnoli) != le.Uint32(b[8:]) {
+	b = b[:maxMeta]
+	if checksum(b[12:]) != le.Uint32(b[8:]) {
 		return nil, fmt.Errorf("%w: bad checksum", errDamaged)
 	}
-	if v := le.Uint16(b[16:]); v != metaVersion {
+	if v := le.Uint16(b[16:]); v != metaVersion || le.Uint32(b[12:]) != maxMeta {
 		return nil, fmt.Errorf("%w: version %d, not %d", errDamaged, v, metaVersion)
 	}
 	flags := le.Uint32(b[20:])
@@ -146,14 +143,14 @@ func decodeMeta(b []byte) (*meta, error) {
 		return nil, err
 	}
 	m.dirty = newBitmap(m.extents())
-	if flags&^flagClean != 0 || m.length() != int(n) || m.generation == 0 {
-		return nil, fmt.Errorf("%w: flags %#x, length %d, generation %d", errDamaged, flags, n, m.generation)
+	if flags&^flagClean != 0 || m.generation == 0 {
+		return nil, fmt.Errorf("%w: flags %#x, generation %d", errDamaged, flags, m.generation)
 	}
 	for i := range m.dirty {
 		m.dirty[i] = le.Uint64(b[metaHeader+8*i:])
 	}
-	if !m.dirty.within(m.extents()) || !bytes.Equal(b[:n], m.encode()) {
-		return nil, fmt.Errorf("%w: bits where there are none", errDamaged)
+	if !m.dirty.within(m.extents()) || !bytes.Equal(b, m.encode()) {
+		return nil, fmt.Errorf("%w: something where nothing belongs", errDamaged)
 	}
 	return m, nil
 }

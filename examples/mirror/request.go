@@ -96,7 +96,6 @@ func kindOf(c nbd.Command) jobtracker.Kind {
 type call struct {
 	id     jobtracker.JobID
 	kind   jobtracker.Kind
-	fua    bool
 	number uint64 // of a flush: to be remembered
 	start  uint64 // in blocks
 	blocks uint64
@@ -115,9 +114,6 @@ func (c *call) wire() nbd.Call {
 	out := nbd.Call{Header: nbd.Header{
 		Cookie: uint64(c.id), Offset: c.start * blockSize, Length: uint32(c.blocks * blockSize),
 	}}
-	if c.fua {
-		out.Flags |= nbd.FlagFUA
-	}
 	switch c.kind {
 	case jobtracker.Read:
 		out.Command = nbd.CmdRead

@@ -122,7 +122,7 @@ func (w *sender) dispatch(batch []jobtracker.Dispatch[*request]) {
 }
 
 func newCall(d *jobtracker.Dispatch[*request]) *call {
-	c := &call{id: d.ID, kind: d.Kind, fua: d.FUA, number: d.Number, start: d.Start, blocks: d.Blocks, req: d.Payload}
+	c := &call{id: d.ID, kind: d.Kind, number: d.Number, start: d.Start, blocks: d.Blocks, req: d.Payload}
 	if d.Kind == jobtracker.Read {
 		c.data = make([]byte, d.Blocks*blockSize)
 	}

@@ -105,8 +105,8 @@ func (s *session) closeWrite() { _ = s.link.client.CloseWrite() }
 // skim reads to the end of a stream that cannot be understood any more.
 func (s *session) skim(cause error) error {
 	s.closeWrite()
-	if _, err := io.Copy(io.Discard, s.link.nc); err != nil {
-		return errors.Join(cause, err)
+	if _, err := io.Copy(io.Discard, s.link.nc); err != nil && !endOfStream(err) {
+		return cause
 	}
 	return io.EOF
 }

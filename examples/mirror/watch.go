@@ -19,11 +19,12 @@ type watcher struct {
 // sight is what a watcher has seen.
 type sight struct {
 	replicas []jobtracker.ReplicaState
-	resolved int // jobs of clients
+	joined   []int // how often each replica became active
+	resolved int   // jobs of clients
 }
 
 func newWatcher(replicas int) *watcher {
-	w := &watcher{seen: sight{replicas: make([]jobtracker.ReplicaState, replicas)}}
+	w := &watcher{seen: sight{replicas: make([]jobtracker.ReplicaState, replicas), joined: make([]int, replicas)}}
 	w.changed.L = &w.mu
 	return w
 }
@@ -37,6 +38,9 @@ func (w *watcher) event(e jobtracker.Event) {
 	}
 	w.mu.Lock()
 	w.seen.replicas[e.Replica] = e.To
+	if e.To.Phase == jobtracker.Voting {
+		w.seen.joined[e.Replica]++
+	}
 	w.mu.Unlock()
 	w.changed.Broadcast()
 }
@@ -52,7 +56,7 @@ func (w *watcher) resolve() {
 func (w *watcher) await(ctx context.Context, until func(*sight) bool) error {
 	stop := context.AfterFunc(ctx, func() {
 		w.mu.Lock() // whoever has looked at ctx waits by now
-		w.mu.Unlock()
+		defer w.mu.Unlock()
 		w.changed.Broadcast()
 	})
 	defer stop()
@@ -65,11 +69,6 @@ func (w *watcher) await(ctx context.Context, until func(*sight) bool) error {
 		w.changed.Wait()
 	}
 	return nil
-}
-
-// phase waits until a replica is in a phase.
-func (w *watcher) phase(ctx context.Context, replica int, p jobtracker.ReplicaPhase) error {
-	return w.await(ctx, func(s *sight) bool { return s.replicas[replica].Phase == p })
 }
 
 // more waits until n more jobs of clients have been resolved.

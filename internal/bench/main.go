@@ -88,6 +88,10 @@ type key struct{ name, metric string }
 // procs is the suffix that go test adds for GOMAXPROCS, when that is not 1.
 var procs = regexp.MustCompile(`-\d+$`)
 
+// generated marks a benchmark that ran on a trace made up because the real one is not there. It counts for the real one's
+// budget, and the lines above the table tell which it was.
+const generated = "-generated"
+
 func parseResults(r io.Reader) (map[key][]float64, error) {
 	out := make(map[key][]float64)
 	s := bufio.NewScanner(r)
@@ -102,7 +106,9 @@ func parseResults(r io.Reader) (map[key][]float64, error) {
 			if err != nil {
 				break // a log line, not a result
 			}
-			for _, name := range slices.Compact([]string{fields[0], procs.ReplaceAllString(fields[0], "")}) {
+			plain := procs.ReplaceAllString(fields[0], "")
+			names := []string{fields[0], plain, strings.ReplaceAll(plain, generated, "")}
+			for _, name := range slices.Compact(names) {
 				k := key{name, fields[i+1]}
 				out[k] = append(out[k], v)
 			}

@@ -66,6 +66,9 @@ func (a *audit) watch(c *Cluster, cfg *jobtracker.Config[*Payload]) {
 		if !v.Job.Resolved() {
 			a.violate("job %d was reported before it was resolved", v.Job.ID())
 		}
+		if v.Err != nil && !Typed(v.Err) {
+			a.violate("job %d ended with an error of no kind: %v", v.Job.ID(), v.Err)
+		}
 		c.mu.Unlock()
 		if resolve != nil {
 			resolve(v)

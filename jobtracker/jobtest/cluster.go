@@ -25,11 +25,17 @@ type Cluster struct {
 	live     live
 	failed   atomic.Bool // something was reported
 
-	mu         sync.Mutex
-	rng        *rand.Rand
+	mu sync.Mutex
+	// +checklocks:mu
+	rng *rand.Rand
+	// generation is the highest given.
+	// +checklocks:mu
 	generation uint64
-	open       []*Job // not known to be resolved
-	audit      audit
+	// open are jobs that are not known to be resolved.
+	// +checklocks:mu
+	open []*Job
+	// +checklocks:mu
+	audit audit
 }
 
 // ended is a context that makes a wait a poll.
@@ -41,16 +47,18 @@ var ended = func() context.Context {
 
 // New makes a tracker, activates it as a new device and connects all replicas. Zero fields of the configuration are the
 // tracker's defaults, but: 3 replicas, 64 blocks of 512 bytes, and ReplyTimeout and OfflineFor are off. At clean-up the
-// tracker is closed and checked.
+// tracker is closed and checked. On a [Trial] whose adversary has gone, the activation may not have begun.
 func New(t TB, cfg jobtracker.Config[*Payload]) *Cluster {
 	t.Helper()
 	c := NewInactive(t, cfg)
-	c.Activate()
+	_, err := c.TryActivate(jobtracker.ActivateOptions{})
 	for _, r := range c.replicas {
-		r.Reconnect()
+		if err == nil {
+			_, err = r.TryReconnect()
+		}
 	}
-	if phase := c.Tracker.Stats().Phase; phase != jobtracker.Active && c.trial == nil {
-		c.fatal("the activation has not begun: %v", phase)
+	if phase := c.phase(); (err != nil || phase != jobtracker.Active) && (c.trial == nil || !c.trial.Disturbed()) {
+		c.fatal("the activation has not begun: %v, %v", phase, err)
 	}
 	return c
 }
@@ -117,14 +125,7 @@ func (c *Cluster) Replica(i int) *Replica { return c.replicas[i] }
 // Replicas are all replicas.
 func (c *Cluster) Replicas() []*Replica { return c.replicas }
 
-// Generation is that of the last activation.
-func (c *Cluster) Generation() uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.generation
-}
-
-// Activate opens an activation of the next generation: as a new device if all replicas are blank. It fails the test if
+// Activate opens an activation of a new generation: as a new device if all replicas are blank. It fails the test if
 // the tracker refuses.
 func (c *Cluster) Activate() *jobtracker.Handle {
 	c.t.Helper()
@@ -142,11 +143,10 @@ func (c *Cluster) TryActivate(o jobtracker.ActivateOptions) (*jobtracker.Handle,
 		blank = blank && r.Hello().Generation == 0
 	}
 	c.mu.Lock()
-	before := c.generation
 	if o.Generation == 0 {
-		o.Generation = before + 1
+		o.Generation = c.generation + 1
 	}
-	c.generation = o.Generation
+	c.generation = max(c.generation, o.Generation)
 	c.mu.Unlock()
 	o.Create = o.Create || blank
 	var h *jobtracker.Handle
@@ -154,13 +154,6 @@ func (c *Cluster) TryActivate(o jobtracker.ActivateOptions) (*jobtracker.Handle,
 		h, err = c.Tracker.Activate(o)
 		return err
 	})
-	if err != nil {
-		c.mu.Lock()
-		if c.generation == o.Generation {
-			c.generation = before
-		}
-		c.mu.Unlock()
-	}
 	return h, err
 }
 
@@ -231,7 +224,7 @@ func (c *Cluster) Settle() {
 	for n := 0; ; n++ {
 		moved := false
 		for _, r := range c.replicas {
-			for r.receive(batchSize) {
+			if r.receive(batchSize) {
 				moved = true
 			}
 			for r.execute(nil) {
@@ -315,17 +308,11 @@ func (c *Cluster) Reconcile() {
 			best = r
 		}
 	}
-	best.mu.Lock()
-	source := newDisk(best.disk.id)
-	source.copyOf(best.disk)
-	best.disk.dirty = false
-	best.mu.Unlock()
+	source := best.snapshot()
 	for _, r := range c.replicas {
-		if r != best {
-			r.mu.Lock()
-			r.disk.copyOf(source)
-			r.mu.Unlock()
-		}
+		r.mu.Lock()
+		r.disk.copyOf(source)
+		r.mu.Unlock()
 	}
 }
 

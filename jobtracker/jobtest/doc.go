@@ -31,5 +31,5 @@
 // # Concurrency
 //
 // All methods are safe for concurrent use, and may be called from the tracker's callbacks and from Config.Gap: no lock
-// of this package is held while it calls the tracker.
+// of this package is held while it calls the tracker. A replica's lock comes before its cluster's and a payload's.
 package jobtest

@@ -17,9 +17,8 @@ var ErrDependency = errors.New("jobtest: depends on a failed job")
 // not delivered. After the connection has ended it goes on as a real one does: what is in the socket can still be
 // executed, until it is quiesced, and replies can still be handed in.
 type Life struct {
-	r          *Replica
-	conn       *jobtracker.Conn[*Payload]
-	generation uint64
+	r    *Replica
+	conn *jobtracker.Conn[*Payload]
 
 	// All below is guarded by r.mu.
 	disk      *disk
@@ -31,6 +30,8 @@ type Life struct {
 	failed    map[jobtracker.JobID]bool
 	wrote     map[uint64]jobtracker.JobID // the last writer of each block in this life
 	receiving bool
+	lost      bool // a reply was dropped
+	noted     bool // the activation's generation
 	over      bool // the connection has ended, as far as the replica knows
 	last      *reply
 	kick      chan struct{} // live mode: there may be something to execute or deliver
@@ -81,6 +82,9 @@ func (l *Life) InSocket() []jobtracker.JobID {
 // Receive takes what the tracker has for the connection into the socket, and tells how much it was. A poll.
 func (l *Life) Receive() int { return l.receive(batchSize) }
 
+// ReceiveOne is Receive for one job.
+func (l *Life) ReceiveOne() int { return l.receive(1) }
+
 const batchSize = 16
 
 func (l *Life) receive(most int) int {
@@ -94,20 +98,37 @@ func (l *Life) receive(most int) int {
 	r.mu.Unlock()
 	l.note()
 	var got []jobtracker.Dispatch[*Payload]
-	err := r.c.call("NextBatch", func() (err error) {
-		got, err = l.conn.NextBatch(ended, make([]jobtracker.Dispatch[*Payload], most))
-		return err
-	})
+	err := l.poll(most, &got)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l.receiving = false
-	l.take(got)
+	l.takeLocked(got)
 	l.over = l.over || errors.Is(err, jobtracker.ErrStaleConn)
 	return len(got)
 }
 
-// take puts jobs into the socket, and checks that they may be there. Under r.mu.
-func (l *Life) take(got []jobtracker.Dispatch[*Payload]) {
+// poll asks the tracker for jobs: for one with Next, for more with NextBatch.
+func (l *Life) poll(most int, got *[]jobtracker.Dispatch[*Payload]) error {
+	if most > 1 {
+		return l.r.c.call("NextBatch", func() (err error) {
+			*got, err = l.conn.NextBatch(ended, make([]jobtracker.Dispatch[*Payload], most))
+			return err
+		})
+	}
+	return l.r.c.call("Next", func() error {
+		var d jobtracker.Dispatch[*Payload]
+		err := l.conn.Next(ended, &d)
+		if err == nil {
+			*got = append(*got, d)
+		}
+		return err
+	})
+}
+
+// takeLocked puts jobs into the socket, and checks that they may be there.
+//
+// +checklocks:l.r.mu
+func (l *Life) takeLocked(got []jobtracker.Dispatch[*Payload]) {
 	for _, d := range got {
 		d.Deps = slices.Clone(d.Deps)
 		if l.seen[d.ID] || d.ID < l.floor {
@@ -149,14 +170,23 @@ func (l *Life) Execute() int {
 	l.r.mu.Lock()
 	defer l.r.mu.Unlock()
 	n := 0
-	for l.executeSome(nil) {
+	for l.executeSomeLocked(nil) {
 		n++
 	}
 	return n
 }
 
-// executeSome executes one job that can be, the first, or the one that pick chooses. Under r.mu.
-func (l *Life) executeSome(pick func(n int) int) bool {
+// executeOne executes one job if the replica is to.
+func (l *Life) executeOne(pick func(n int) int) bool {
+	l.r.mu.Lock()
+	defer l.r.mu.Unlock()
+	return !l.over && !l.r.f.silent && l.executeSomeLocked(pick)
+}
+
+// executeSomeLocked executes one job that can be, the first, or the one that pick chooses.
+//
+// +checklocks:l.r.mu
+func (l *Life) executeSomeLocked(pick func(n int) int) bool {
 	var able []int
 	for i, q := range l.socket {
 		if !slices.ContainsFunc(q.d.Deps, func(dep jobtracker.JobID) bool { p := l.out[dep]; return p != nil && !p.executed }) {
@@ -177,25 +207,31 @@ func (l *Life) executeSome(pick func(n int) int) bool {
 	l.socket = slices.Delete(l.socket, i, i+1)
 	q.executed = true
 	res := jobtracker.Result{Kind: q.d.Kind}
-	if res.Err = l.refuse(q); res.Err == nil {
-		l.perform(q, &res)
+	if res.Err = l.refuseLocked(q); res.Err == nil {
+		l.performLocked(q, &res)
 	} else {
 		l.failed[q.d.ID] = true
 	}
-	l.r.answer(l, reply{id: q.d.ID, res: res, payload: q.d.Payload})
+	l.r.answerLocked(l, reply{id: q.d.ID, res: res, payload: q.d.Payload})
 	return true
 }
 
-// refuse is why the replica fails the job, unexecuted. Under r.mu.
-func (l *Life) refuse(q *request) error {
+func dependsOnFailed() error { return ErrDependency }
+
+// refuseLocked is why the replica fails the job, unexecuted.
+//
+// +checklocks:l.r.mu
+func (l *Life) refuseLocked(q *request) error {
 	if slices.ContainsFunc(q.d.Deps, func(dep jobtracker.JobID) bool { return l.failed[dep] }) {
-		return ErrDependency
+		return dependsOnFailed()
 	}
-	return l.r.scripted(&q.d)
+	return l.r.scriptedLocked(&q.d)
 }
 
-// perform does the job on the disk. Under r.mu.
-func (l *Life) perform(q *request, res *jobtracker.Result) {
+// performLocked does the job on the disk.
+//
+// +checklocks:l.r.mu
+func (l *Life) performLocked(q *request, res *jobtracker.Result) {
 	d, p := &q.d, q.d.Payload
 	switch d.Kind {
 	case jobtracker.Read:
@@ -207,9 +243,9 @@ func (l *Life) perform(q *request, res *jobtracker.Result) {
 		if p != nil && p.Value != 0 {
 			value = p.Value
 		}
-		l.write(d, func(uint64) uint64 { return value })
+		l.writeLocked(d, func(uint64) uint64 { return value })
 	case jobtracker.Zero, jobtracker.Trim:
-		l.write(d, func(uint64) uint64 { return 0 })
+		l.writeLocked(d, func(uint64) uint64 { return 0 })
 	case jobtracker.Copy:
 		if d.Half == jobtracker.HalfRead {
 			p.setCopied(l.disk.read(d.Start, d.Blocks))
@@ -220,17 +256,19 @@ func (l *Life) perform(q *request, res *jobtracker.Result) {
 			l.r.violate("job %d (copy) writes before it was read", d.ID)
 			return
 		}
-		l.write(d, func(i uint64) uint64 { return data[i] })
+		l.writeLocked(d, func(i uint64) uint64 { return data[i] })
 	case jobtracker.Flush:
 		l.disk.sync(d.Generation, d.Number)
-		l.pass(d.ID)
+		l.passLocked(d.ID)
 	case jobtracker.Barrier:
-		l.pass(d.ID)
+		l.passLocked(d.ID)
 	}
 }
 
-// write writes the job's blocks and checks the order in which it reaches them. Under r.mu.
-func (l *Life) write(d *jobtracker.Dispatch[*Payload], value func(i uint64) uint64) {
+// writeLocked writes the job's blocks and checks the order in which it reaches them.
+//
+// +checklocks:l.r.mu
+func (l *Life) writeLocked(d *jobtracker.Dispatch[*Payload], value func(i uint64) uint64) {
 	for i := range d.Blocks {
 		block := d.Start + i
 		if before := l.wrote[block]; before > d.ID {
@@ -241,8 +279,10 @@ func (l *Life) write(d *jobtracker.Dispatch[*Payload], value func(i uint64) uint
 	}
 }
 
-// pass forgets what can come no more when a fence was executed. Under r.mu.
-func (l *Life) pass(fence jobtracker.JobID) {
+// passLocked forgets what can come no more when a fence was executed.
+//
+// +checklocks:l.r.mu
+func (l *Life) passLocked(fence jobtracker.JobID) {
 	l.floor = max(l.floor, fence)
 	for id := range l.seen {
 		if id < l.floor {
@@ -255,37 +295,40 @@ func (l *Life) pass(fence jobtracker.JobID) {
 func (l *Life) note() {
 	r := l.r
 	r.mu.Lock()
-	done := l.over || l.conn.Context().Err() != nil || l.disk.generation >= l.generation
+	done := l.noted || l.over
 	r.mu.Unlock()
 	if done || r.State().Phase != jobtracker.Voting {
 		return
 	}
+	dump := r.c.Tracker.Dump()
+	if d := dump.Replicas[r.index]; d.Conn != l.conn.ID() || d.State != jobtracker.Voting.String() {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !l.over && r.life == l && l.disk.generation < l.generation {
-		l.disk.generation, l.disk.flush = l.generation, 0
+	if l.noted = true; l.disk.generation < dump.Generation {
+		l.disk.generation, l.disk.flush = dump.Generation, 0
 	}
 }
 
 // Deliver hands in the reply to a job and returns what Complete said. One that is still in the socket is executed first,
 // if it can be; of a job that the connection was never sent, or that was answered, it forges a good reply.
-func (l *Life) Deliver(id jobtracker.JobID) error {
+func (l *Life) Deliver(id jobtracker.JobID) error { return l.complete(l.takeReply(id)) }
+
+// takeReply takes the reply out of hand, or forges it.
+func (l *Life) takeReply(id jobtracker.JobID) reply {
 	l.r.mu.Lock()
-	find := func() int { return slices.IndexFunc(l.replies, func(p reply) bool { return p.id == id }) }
-	i := find()
-	if i < 0 && l.out[id] != nil && !l.out[id].executed {
-		for find() < 0 && l.executeSome(nil) {
-			continue
+	defer l.r.mu.Unlock()
+	for q := l.out[id]; q != nil && !q.executed && l.executeSomeLocked(nil); {
+		continue
+	}
+	for i, p := range l.replies {
+		if p.id == id {
+			l.replies = slices.Delete(l.replies, i, i+1)
+			return p
 		}
-		i = find()
 	}
-	p := reply{id: id, forged: true}
-	if i >= 0 {
-		p = l.replies[i]
-		l.replies = slices.Delete(l.replies, i, i+1)
-	}
-	l.r.mu.Unlock()
-	return l.complete(p)
+	return reply{id: id, forged: true}
 }
 
 // DeliverAll hands in all replies in one batch, in their order, and returns what each was answered, by job.

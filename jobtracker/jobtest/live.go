@@ -12,9 +12,11 @@ import (
 
 // live is what the live mode runs.
 type live struct {
-	on     atomic.Bool
-	mu     sync.Mutex
-	ctx    context.Context //nolint:containedctx // it ends the goroutines of the mode
+	on atomic.Bool
+	mu sync.Mutex
+	// +checklocks:mu
+	ctx context.Context //nolint:containedctx // it ends the goroutines of the mode
+	// +checklocks:mu
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
@@ -80,7 +82,7 @@ func (l *Life) send(ctx context.Context) {
 		l.note()
 		got, err := l.conn.NextBatch(ctx, buf)
 		r.mu.Lock()
-		l.take(got)
+		l.takeLocked(got)
 		l.over = l.over || errors.Is(err, jobtracker.ErrStaleConn)
 		over := l.over
 		r.mu.Unlock()

@@ -56,10 +56,16 @@ type Payload struct {
 	// Value is what a write puts into each of its blocks. Zero: the job's id, so that every write differs.
 	Value uint64
 
-	mu     sync.Mutex
-	read   map[int][]uint64 // what each replica has read
-	data   []uint64         // what the first good answer that was accepted said
-	copied []uint64         // what a copy's source has read
+	mu sync.Mutex
+	// read is what each replica has read.
+	// +checklocks:mu
+	read map[int][]uint64
+	// data is what the first good answer that was accepted said.
+	// +checklocks:mu
+	data []uint64
+	// copied is what a copy's source has read.
+	// +checklocks:mu
+	copied []uint64
 }
 
 // Data is what a read has found, a value for each block, as the first answer that was accepted says. Nil before.

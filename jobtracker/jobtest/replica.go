@@ -12,11 +12,17 @@ type Replica struct {
 	c     *Cluster
 	index int
 
-	mu    sync.Mutex
-	disk  *disk
-	life  *Life // the present connection, or the last one
-	lives int   // devices that have stood here
-	f     faults
+	mu sync.Mutex
+	// +checklocks:mu
+	disk *disk
+	// life is the present connection, or the last one.
+	// +checklocks:mu
+	life *Life
+	// lives counts devices that have stood here.
+	// +checklocks:mu
+	lives int
+	// +checklocks:mu
+	f faults
 }
 
 // faults are what a replica was told to do wrong.
@@ -69,12 +75,12 @@ func (r *Replica) Hello() jobtracker.Hello {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return jobtracker.Hello{
-		Device: deviceID, Replica: r.disk.id, Blocks: r.c.cfg.Blocks, BlockSize: r.c.cfg.BlockSize,
+		Device: deviceID(), Replica: r.disk.id, Blocks: r.c.cfg.Blocks, BlockSize: r.c.cfg.BlockSize,
 		Generation: r.disk.generation, Flush: r.disk.flush, Dirty: r.disk.dirty,
 	}
 }
 
-var deviceID = jobtracker.ID{0xd}
+func deviceID() jobtracker.ID { return jobtracker.ID{0xd} }
 
 // Connect opens a connection once, with the replica's Hello, and returns what the tracker said. It quiesces nothing.
 func (r *Replica) Connect() (*Life, error) { return r.ConnectWith(r.Hello()) }
@@ -90,7 +96,7 @@ func (r *Replica) ConnectWith(h jobtracker.Hello) (*Life, error) {
 		return nil, err
 	}
 	l := &Life{
-		r: r, conn: conn, generation: r.c.Generation(), out: map[jobtracker.JobID]*request{},
+		r: r, conn: conn, out: map[jobtracker.JobID]*request{},
 		seen: map[jobtracker.JobID]bool{}, failed: map[jobtracker.JobID]bool{},
 		wrote: map[uint64]jobtracker.JobID{}, kick: make(chan struct{}, 1), read: make(chan struct{}, 1),
 	}
@@ -232,7 +238,7 @@ func (r *Replica) Delay(n uint64) { r.script(func(f *faults) { f.delay = n }) }
 // Duplicate has the next n replies delivered twice.
 func (r *Replica) Duplicate(n int) { r.script(func(f *faults) { f.twice = n }) }
 
-// Drop has the next n replies lost: the jobs are executed, and nobody hears of it.
+// Drop has the next n replies lost: the jobs are executed, and nobody hears of it before the connection ends.
 func (r *Replica) Drop(n int) { r.script(func(f *faults) { f.drop = n }) }
 
 // Silence has the replica take jobs and do nothing with them.
@@ -276,8 +282,10 @@ func (r *Replica) script(change func(*faults)) {
 	}
 }
 
-// scripted is the error with which the replica was told to fail the job. Under r.mu.
-func (r *Replica) scripted(d *jobtracker.Dispatch[*Payload]) error {
+// scriptedLocked is the error with which the replica was told to fail the job.
+//
+// +checklocks:r.mu
+func (r *Replica) scriptedLocked(d *jobtracker.Dispatch[*Payload]) error {
 	for i := range r.f.failing {
 		if f := &r.f.failing[i]; f.left != 0 && f.matches(d) {
 			f.left--
@@ -287,10 +295,13 @@ func (r *Replica) scripted(d *jobtracker.Dispatch[*Payload]) error {
 	return nil
 }
 
-// answer puts a reply on its way. Under r.mu.
-func (r *Replica) answer(l *Life, p reply) {
+// answerLocked puts a reply on its way.
+//
+// +checklocks:r.mu
+func (r *Replica) answerLocked(l *Life, p reply) {
 	if r.f.drop > 0 {
 		r.f.drop--
+		l.lost = true
 		return
 	}
 	if r.f.twice > 0 {
@@ -303,9 +314,8 @@ func (r *Replica) answer(l *Life, p reply) {
 
 // execute executes one job if the replica is to.
 func (r *Replica) execute(pick func(int) int) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.life != nil && !r.life.over && !r.f.silent && r.life.executeSome(pick)
+	l := r.Life()
+	return l != nil && l.executeOne(pick)
 }
 
 // deliver delivers one reply that is due; which one, pick chooses.

@@ -6,6 +6,12 @@ import "github.com/staleproof/staleproof/jobtracker"
 // nothing is outstanding.
 func (c *Cluster) RequireSame() {
 	c.t.Helper()
+	c.checkSame()
+	c.stopIfFailed()
+}
+
+func (c *Cluster) checkSame() {
+	c.t.Helper()
 	var first *Replica
 	for _, r := range c.replicas {
 		if r.State().Phase != jobtracker.Voting {
@@ -17,12 +23,12 @@ func (c *Cluster) RequireSame() {
 		}
 		a, b := first.snapshot(), r.snapshot()
 		if block, differs := a.differs(b); differs {
-			c.fatal("block %d is %d (by job %d) on replica %d and %d (by job %d) on replica %d", block, a.cells[block].value,
+			c.errorf("block %d is %d (by job %d) on replica %d and %d (by job %d) on replica %d", block, a.cells[block].value,
 				a.cells[block].writer, first.index, b.cells[block].value, b.cells[block].writer, r.index)
 		}
 	}
 	if first == nil {
-		c.fatal("no replica is active\n%v", c)
+		c.errorf("no replica is active\n%v", c)
 	}
 }
 

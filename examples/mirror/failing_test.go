@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/staleproof/staleproof/examples/internal/nbd"
+	"github.com/staleproof/staleproof/jobtracker"
+)
+
+// failing is a replica that answers what it is told to fail with an error, unexecuted.
+type failing struct {
+	*nbd.File
+	fail atomic.Pointer[func(*nbd.Request) error]
+}
+
+func (f *failing) Submit(ctx context.Context, r *nbd.Request) {
+	if fail := f.fail.Load(); fail != nil {
+		if err := (*fail)(r); err != nil {
+			r.Release()
+			r.Reply(err)
+			return
+		}
+	}
+	f.File.Submit(ctx, r)
+}
+
+// withFailing is a device whose replica 1 can be told to fail.
+func withFailing(t *testing.T, size int64) (*rig, *failing) {
+	t.Helper()
+	args := []string{"-create"}
+	var second *failing
+	for i := range 3 {
+		disk, err := os.Create(filepath.Join(t.TempDir(), "disk"))
+		require.NoError(t, err)
+		require.NoError(t, disk.Truncate(size+metaSpace))
+		f, err := nbd.NewFile(disk, nbd.FileOptions{})
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			require.NoError(t, f.Close())
+			require.NoError(t, disk.Close())
+		})
+		b := &failing{File: f}
+		if i == 1 {
+			second = b
+		}
+		args = append(args, "-replica", served(t, b))
+	}
+	return newRig(t, args...), second
+}
+
+// TestFailingReplica: what one replica fails reaches no client. A failed change or metadata needs a repair; a failed read
+// is asked of another; a server that is shutting down has failed nothing, and comes back by replay.
+func TestFailingReplica(t *testing.T) {
+	const size = 4 << 20
+	metadata := func(r *nbd.Request) bool { return r.Command == nbd.CmdWrite && r.Offset >= size }
+	for name, tc := range map[string]struct {
+		fails  func(*nbd.Request) bool
+		err    error
+		repair bool
+		joins  int
+	}{
+		"write":             {func(r *nbd.Request) bool { return r.Command == nbd.CmdWrite && r.Offset < size }, nbd.EIO, true, 1},
+		"zeroes":            {func(r *nbd.Request) bool { return r.Command == nbd.CmdWriteZeroes }, nbd.EINVAL, true, 1},
+		"flush":             {func(r *nbd.Request) bool { return r.Command == nbd.CmdFlush }, nbd.EIO, true, 1},
+		"metadata":          {metadata, nbd.ENOSPC, true, 1},
+		"read":              {func(r *nbd.Request) bool { return r.Command == nbd.CmdRead && r.Offset < size }, nbd.EIO, false, 1},
+		"shutdown":          {func(r *nbd.Request) bool { return r.Offset < size }, nbd.ESHUTDOWN, false, 2},
+		"shutdown metadata": {metadata, nbd.ESHUTDOWN, false, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, bad := withFailing(t, size)
+			c := r.client()
+			w := load(size)
+			require.NoError(t, c.run(w, 20))
+			failed := make(chan struct{}, 1)
+			fail := func(req *nbd.Request) error {
+				if !tc.fails(req) {
+					return nil
+				}
+				select {
+				case failed <- struct{}{}:
+				default:
+				}
+				return tc.err
+			}
+			bad.fail.Store(&fail)
+			require.NoError(t, c.run(w, 600))
+			<-failed
+			if tc.repair {
+				r.said.await(t, "NEEDS A REPAIR")
+				r.phase(1, jobtracker.RepairReady)
+			}
+			bad.fail.Store(nil)
+			require.NoError(t, r.watch.await(limited(t), func(s *sight) bool {
+				return s.joined[1] >= tc.joins && (tc.repair || s.replicas[1].Phase == jobtracker.Voting)
+			}))
+			require.NoError(t, c.run(w, 100))
+			require.NoError(t, c.check())
+			require.NoError(t, c.close())
+			r.end()
+			want := int32(3)
+			if tc.repair {
+				want = 2
+			}
+			require.Equal(t, want, r.clean.Load())
+		})
+	}
+}
