@@ -175,7 +175,7 @@ func BenchmarkTimestamp(b *testing.B) {
 						at++
 						for i := range 16 {
 							c := &claims[i*step].facts // past the gate: its price is not the vector's
-							_ = s.e.core.advance(c, &Position{Next: at})
+							_ = s.e.view().advance(c, &Position{Next: at})
 						}
 					}
 					sink, _ = s.Timestamp()

@@ -33,7 +33,7 @@ func (c *Claim[P]) token(op Op) token { return token{session: c.s.n, claim: &c.f
 // what they hold, since a worker that was fenced has applied it already; else see [Claim.Apply]. [ErrStaleSession],
 // [ErrPhase], [ErrStaleClaim], [ErrArgument], [ErrMustRollBack], [ErrPosition].
 func (c *Claim[P]) Advance(pos Position) error {
-	return c.s.e.do(c.token(OpAdvance), func(k *core) error { return k.advance(&c.facts, &pos) })
+	return c.s.e.do(c.token(OpAdvance), func(k *held) error { return k.advance(&c.facts, &pos) })
 }
 
 // Apply checks the claim, applies its data up to pos by fn and advances, in one hold. What the partition has received
@@ -41,13 +41,13 @@ func (c *Claim[P]) Advance(pos Position) error {
 // changed but what it did to what the payload points at; its error is returned.
 func (c *Claim[P]) Apply(pos Position, fn func(Tx[P]) error) error {
 	e := c.s.e
-	return e.run(c.token(OpApply), func(k *core) error {
+	return e.run(c.token(OpApply), func(k *held) error {
 		v, err := k.weigh(OpApply, &c.facts, &pos)
 		if err != nil || v == dataSame {
 			return err
 		}
 		if v == dataApplied {
-			if err := e.call(fn); err != nil {
+			if err := e.call(k, fn); err != nil {
 				return err
 			}
 		}
@@ -60,14 +60,14 @@ func (c *Claim[P]) Apply(pos Position, fn func(Tx[P]) error) error {
 // End ends the claim: [HandOver] in good order, [Failed] because it cannot go on. What was received stays. The end of a
 // claim that is listed for shutdown is its shutdown.
 func (c *Claim[P]) End(kind EndKind) error {
-	return c.s.e.do(c.s.token(OpEnd), func(k *core) error { return k.end(&c.facts, kind) })
+	return c.s.e.do(c.s.token(OpEnd), func(k *held) error { return k.end(&c.facts, kind) })
 }
 
 // Release ends the claim and, if it is the partition's last one, gives the partition up. The handle is that of
 // [Session.Unwant]; a refusal resolves it.
 func (c *Claim[P]) Release() *Handle {
 	h := newHandle()
-	err := c.s.e.do(c.token(OpRelease), func(k *core) error {
+	err := c.s.e.do(c.token(OpRelease), func(k *held) error {
 		k.release(&c.facts, h)
 		return nil
 	})
@@ -80,7 +80,7 @@ func (c *Claim[P]) Release() *Handle {
 // Fence says that the claim is not trusted any more: every claim of the partition ends and is listed for shutdown, and
 // nobody may begin before that. Nil is [ErrFencedOff].
 func (c *Claim[P]) Fence(cause error) error {
-	return c.s.e.do(c.token(OpFence), func(k *core) error {
+	return c.s.e.do(c.token(OpFence), func(k *held) error {
 		why := causeFenced
 		if cause != nil {
 			why = ended("claim", orElse(ErrFencedOff, cause))
@@ -99,11 +99,11 @@ type Advance[P any] struct {
 // AdvanceBatch is [Claim.Advance] of several claims in one hold, all or nothing. A claim of another session, or a
 // partition named twice, is an *[ArgumentError].
 func (s *Session[P]) AdvanceBatch(batch []Advance[P]) error {
-	return s.e.do(s.token(OpAdvance), func(k *core) error {
-		if err := s.checkBatch(k, OpAdvance, batch); err != nil {
+	return s.e.do(s.token(OpAdvance), func(k *held) error {
+		if err := s.checkBatch(&k.core, OpAdvance, batch); err != nil {
 			return err
 		}
-		applyBatch(k, batch)
+		applyBatch(&k.core, batch)
 		return nil
 	})
 }
@@ -125,11 +125,11 @@ func applyBatch[P any](k *core, batch []Advance[P]) {
 // that the partitions have not received before, in their order; not at all if there are none.
 func (s *Session[P]) ApplyBatch(batch []Advance[P], fn func(tx Tx[P], fresh []Advance[P]) error) error {
 	e := s.e
-	return e.run(s.token(OpApply), func(k *core) error {
-		if err := s.checkBatch(k, OpApply, batch); err != nil {
+	return e.run(s.token(OpApply), func(k *held) error {
+		if err := s.checkBatch(&k.core, OpApply, batch); err != nil {
 			return err
 		}
-		unmark(k, batch) // fn may fail or panic
+		unmark(&k.core, batch) // fn may fail or panic
 		var fresh []Advance[P]
 		for i := range batch {
 			if b := &batch[i]; b.Position.Next > k.parts[b.Claim.facts.part].received.Next {
@@ -137,12 +137,12 @@ func (s *Session[P]) ApplyBatch(batch []Advance[P], fn func(tx Tx[P], fresh []Ad
 			}
 		}
 		if len(fresh) > 0 {
-			err := e.call(func(tx Tx[P]) error { return fn(tx, fresh) })
+			err := e.call(k, func(tx Tx[P]) error { return fn(tx, fresh) })
 			if err != nil {
 				return err
 			}
 		}
-		applyBatch(k, batch)
+		applyBatch(&k.core, batch)
 		return nil
 	})
 }

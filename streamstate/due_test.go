@@ -221,3 +221,24 @@ func TestNextDueWakes(t *testing.T) {
 		require.ErrorIs(t, <-got, ErrPhase)
 	})
 }
+
+// TestCloneSharesNothingThatChanges is what an exploration of the core stands on.
+func TestCloneSharesNothingThatChanges(t *testing.T) {
+	l := newLedger(t, false, "Contested")
+	require.NoError(t, l.begin(2, Begin{Owner: "Y"}).Fence(nil))
+	shut := take[*ShutDownTicket](l)
+	_, err := l.s.StartFlush()
+	require.NoError(t, err)
+	k := l.s.e.view()
+	c := k.clone()
+	was := k.appendState(nil)
+	require.Equal(t, was, c.appendState(nil))
+	require.NoError(t, l.b.End(Failed))
+	l.begin(0, Begin{Owner: "C"})
+	require.NoError(t, l.a.Advance(next(99)))
+	require.NoError(t, shut.Done(shut.Claims()[0].ID))
+	require.NoError(t, l.s.Unwant(1).Wait(abort(l.s)))
+	require.NoError(t, l.s.Stop(nil).Err())
+	require.Equal(t, was, c.appendState(nil))
+	require.NoError(t, c.check())
+}

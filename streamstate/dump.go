@@ -83,9 +83,9 @@ func (s *Session[P]) Dump() Dump { return s.e.dump() }
 
 func (r *record) dump() Dump {
 	var d Dump
-	_ = r.do(token{op: opLook}, func(k *core) error { // allowed in every phase
+	_ = r.do(token{op: opLook}, func(k *held) error { // allowed in every phase
 		d = k.dump()
-		r.countLockedInto(&d)
+		k.show(&d)
 		return nil
 	})
 	return d
@@ -104,18 +104,16 @@ func (d Dump) String() string {
 		fmt.Fprintf(&b, "ticket %d: %s, partition %d, out for %v\n", t.Ticket, t.Work, t.Partition, t.Age)
 	}
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "partition\tstate\trung\treceived\tflushed\tclaims")
+	rows := []string{"partition\tstate\trung\treceived\tflushed\tclaims"}
 	for _, p := range d.Parts {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t", p.Partition, p.State, p.Rung, p.Received, p.Flushed)
-		for i, c := range p.Claims {
-			if i > 0 {
-				fmt.Fprint(w, ", ")
-			}
-			fmt.Fprintf(w, "%s (claim %d)", c.Owner, c.ID)
+		var claims []string
+		for _, c := range p.Claims {
+			claims = append(claims, fmt.Sprintf("%s (claim %d)", c.Owner, c.ID))
 		}
-		fmt.Fprintln(w)
+		rows = append(rows, fmt.Sprintf("%d\t%s\t%s\t%s\t%s\t%s", p.Partition, p.State, p.Rung, p.Received, p.Flushed, strings.Join(claims, ", ")))
 	}
-	_ = w.Flush() // a strings.Builder does not fail
+	_, _ = w.Write([]byte(strings.Join(rows, "\n") + "\n")) // a strings.Builder does not fail
+	_ = w.Flush()                                           // a strings.Builder does not fail
 	return b.String()
 }
 
@@ -128,7 +126,7 @@ func (b *Book[P]) Sessions() iter.Seq[*Session[P]] {
 		for _, r := range b.c.reg.all(func(Key) bool { return true }) {
 			var s *Session[P]
 			e := r.owner.(*entry[P])
-			_ = e.do(token{op: opLook}, func(*core) error { // allowed in every phase
+			_ = e.do(token{op: opLook}, func(*held) error { // allowed in every phase
 				s = e.session
 				return nil
 			})
@@ -153,7 +151,7 @@ func (b *Book[P]) Dump() []Dump {
 // which is what tests use it for; it takes the time of a walk through the ledger.
 func (s *Session[P]) Fingerprint() uint64 {
 	h := fnv.New64a()
-	_ = s.e.do(token{op: opLook}, func(k *core) error { // allowed in every phase
+	_ = s.e.do(token{op: opLook}, func(k *held) error { // allowed in every phase
 		_, err := h.Write(k.appendState(nil))
 		return err
 	})
@@ -162,5 +160,5 @@ func (s *Session[P]) Fingerprint() uint64 {
 
 // Check verifies the invariants of the key. An error is a bug in this package; it is meant for tests.
 func (s *Session[P]) Check() error {
-	return s.e.do(token{op: opLook}, func(k *core) error { return k.check() })
+	return s.e.do(token{op: opLook}, func(k *held) error { return k.check() })
 }

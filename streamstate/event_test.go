@@ -14,8 +14,18 @@ import (
 
 // recorder keeps events.
 type recorder struct {
-	mu  sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	got []Event
+}
+
+func (r *recorder) seqs() (out []uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.got {
+		out = append(out, e.Seq)
+	}
+	return out
 }
 
 func (r *recorder) add(e Event) {
@@ -90,11 +100,7 @@ func TestEventsAreBounded(t *testing.T) {
 	require.ErrorIs(t, h.Wait(ends()), context.Canceled, "a callback runs")
 	close(release)
 	require.NoError(t, h.Wait(t.Context()))
-	var seqs []uint64
-	for _, e := range rec.got {
-		seqs = append(seqs, e.Seq)
-	}
-	require.Equal(t, []uint64{1, 2, 3, 4, 5}, seqs)
+	require.Equal(t, []uint64{1, 2, 3, 4, 5}, rec.seqs())
 }
 
 // TestCallbacksMayCallBack calls into the book, and closes it, from a callback (S31).

@@ -53,12 +53,11 @@ func (k *core) flushDone(f *flush) (returned []int, err error) {
 	}
 	e := f.target.edit(len(k.parts))
 	for i := range k.parts {
-		switch k.parts[i].flags & (flagCovered | flagBroken) {
-		case flagCovered:
-		case flagCovered | flagBroken:
+		on := k.parts[i].flags
+		if on&flagBroken != 0 {
 			returned = append(returned, i)
-			e.set(i, k.flushed.at(i))
-		default:
+		}
+		if on&flagCovered == 0 || on&flagBroken != 0 {
 			e.set(i, k.flushed.at(i))
 		}
 	}

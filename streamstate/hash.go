@@ -113,7 +113,7 @@ func (k *core) check() error {
 	case k.phase == Gone && k.parts != nil:
 		return fmt.Errorf("bug: gone, with a ledger")
 	case k.phase != Gone && k.phase != Closing && session == (k.cause != nil):
-		return fmt.Errorf("bug: %v with cause %v", k.phase, k.cause.error())
+		return fmt.Errorf("bug: %v, has a cause: %v", k.phase, k.cause != nil)
 	case !session && (k.ticket != nil || len(k.taken)+len(k.holds) > 0 || k.merging != 0):
 		return fmt.Errorf("bug: %v with a ticket, hold or merge", k.phase)
 	case k.ticket != nil && k.phase != Active:

@@ -16,7 +16,7 @@ type Hold struct{ h *hold }
 // holds of one session are two. [ErrPhase], [ErrStaleSession], [ErrSameSession].
 func (s *Session[P]) Hold(target *Session[P]) (*Hold, error) {
 	h := &hold{id: s.e.book.others.Inc(), holder: &s.e.record, target: &target.e.record}
-	err := pairUp(h.holder, h.target, s.token(OpHold), target.token(OpHold), func(kh, kt *core) error {
+	err := pairUp(h.holder, h.target, s.token(OpHold), target.token(OpHold), func(kh, kt *held) error {
 		kh.taken = append(kh.taken, h)
 		kt.hold(h)
 		return nil
@@ -32,7 +32,7 @@ func (h *Hold) Release() error { return h.h.release() }
 
 func (h *hold) release() error {
 	look := token{op: opLook}
-	return pairUp(h.holder, h.target, look, look, func(kh, kt *core) error {
+	return pairUp(h.holder, h.target, look, look, func(kh, kt *held) error {
 		if !slices.Contains(kh.taken, h) || !slices.Contains(kt.holds, h) {
 			cause := h.cause.error()
 			if cause == nil {
@@ -50,11 +50,11 @@ func (h *hold) release() error {
 // never inside it, and before callbacks.
 func (h *hold) letGo() {
 	look := token{op: opLook} // allowed in every phase
-	_ = h.target.do(look, func(k *core) error {
+	_ = h.target.do(look, func(k *held) error {
 		k.unhold(h, causeHolderEnded)
 		return nil
 	})
-	_ = h.holder.do(look, func(k *core) error {
+	_ = h.holder.do(look, func(k *held) error {
 		k.untake(h)
 		return nil
 	})

@@ -179,7 +179,9 @@ var ledgerCalls = map[string]func(*ledger) error{
 }
 
 // core is an event that comes from within.
-func (l *ledger) core(fn func(*core) error) error { return l.s.e.do(token{op: opLook}, fn) }
+func (l *ledger) core(fn func(*core) error) error {
+	return l.s.e.do(token{op: opLook}, func(k *held) error { return fn(&k.core) })
+}
 
 // session answers a ticket of the session, handed out before the partition came into its state.
 func (l *ledger) session(kind workKind, reply func(*core, *ticket) error) error {

@@ -10,7 +10,7 @@ import (
 // an end allocates nothing. The record's lock guards all but the shared contexts, which are made with it.
 type ending struct {
 	err    error
-	ctx    context.Context
+	ctx    context.Context //nolint:containedctx // it is the context of what ends, not of a call
 	cancel context.CancelCauseFunc
 }
 
@@ -44,18 +44,16 @@ var (
 
 // causeOf is why a partition's ticket ends with an event.
 func causeOf(e event) *ending {
-	switch e {
-	case evDeadline:
-		return causeTimeout
-	case evRestartRefused, evShutDown, evShutDownFailed:
-		return causeResolved
-	case evUnwant:
-		return causeUnwanted
-	case evResubscribeTaken:
-		return causeResubscribed
-	default:
-		return causeMoved
+	if why := ticketCauses[e]; why != nil {
+		return why
 	}
+	return causeMoved
+}
+
+// ticketCauses are the causes of events other than that the partition has moved on.
+var ticketCauses = [numEvents]*ending{
+	evDeadline: causeTimeout, evRestartRefused: causeResolved, evShutDown: causeResolved, evShutDownFailed: causeResolved,
+	evUnwant: causeUnwanted, evResubscribeTaken: causeResubscribed,
 }
 
 // error is why it ended, nil if it has not.

@@ -32,9 +32,9 @@ func (b *Book[P]) Merge(from, into *Session[P], ready func(from, into View) bool
 		into.e.commit()
 		return nil
 	}
-	err := pairUp(m.from, m.into, m.tf, m.ti, func(kf, ki *core) error {
-		m.from.joinLocked(m)
-		m.into.joinLocked(m)
+	err := pairUp(m.from, m.into, m.tf, m.ti, func(kf, ki *held) error {
+		kf.join(m)
+		ki.join(m)
 		return nil
 	})
 	if err != nil {
@@ -58,22 +58,22 @@ func (m *merge) look() {
 			m.part(&EndedError{What: "merge", Cause: ErrPanicked})
 		}
 	}()
-	err := pairUp(m.from, m.into, token{op: opLook}, token{op: opLook}, func(kf, ki *core) error {
-		m.lookLocked(kf, ki)
+	err := pairUp(m.from, m.into, token{op: opLook}, token{op: opLook}, func(kf, ki *held) error {
+		m.decide(kf, ki)
 		return nil
 	})
 	looked = err == nil
 }
 
-// lookLocked decides: nothing is in the way but running flushes, or the merge holds nothing and waits.
-func (m *merge) lookLocked(kf, ki *core) {
+// decide decides: nothing is in the way but running flushes, or the merge holds nothing and waits.
+func (m *merge) decide(kf, ki *held) {
 	select {
 	case <-m.handle.Done():
 		return
 	default:
 	}
 	switch {
-	case !m.free(kf) || !m.free(ki) || !m.ready():
+	case !m.free(&kf.core) || !m.free(&ki.core) || !m.ready():
 		m.engage(kf, ki, 0)
 	case kf.flush != nil || ki.flush != nil:
 		m.engage(kf, ki, m.id)
@@ -88,8 +88,8 @@ func (m *merge) free(k *core) bool {
 }
 
 // engage closes both flush gates, or opens those that this merge has closed.
-func (m *merge) engage(kf, ki *core, id uint64) {
-	for _, k := range [...]*core{kf, ki} {
+func (m *merge) engage(kf, ki *held, id uint64) {
+	for _, k := range [...]*held{kf, ki} {
 		if id != 0 || k.merging == m.id {
 			k.engage(id)
 		}
@@ -97,11 +97,11 @@ func (m *merge) engage(kf, ki *core, id uint64) {
 }
 
 // finish runs the merge.
-func (m *merge) finish(kf, ki *core) {
+func (m *merge) finish(kf, ki *held) {
 	err := m.run()
 	m.engage(kf, ki, 0)
-	m.from.leaveLocked(m)
-	m.into.leaveLocked(m)
+	kf.leave(m)
+	ki.leave(m)
 	resolve(m.handle, err)
 	if err == nil {
 		m.into.book.stats.merged.Inc()
@@ -116,10 +116,10 @@ func (m *merge) finish(kf, ki *core) {
 // part has a merge that has ended, or must end, leave both records.
 func (m *merge) part(err error) {
 	look := token{op: opLook}
-	_ = pairUp(m.from, m.into, look, look, func(kf, ki *core) error { // two different records, always
+	_ = pairUp(m.from, m.into, look, look, func(kf, ki *held) error { // two different records, always
 		m.engage(kf, ki, 0)
-		m.from.leaveLocked(m)
-		m.into.leaveLocked(m)
+		kf.leave(m)
+		ki.leave(m)
 		resolve(m.handle, err)
 		return nil
 	})

@@ -51,7 +51,7 @@ func (o *Options) limits() limits {
 		return d
 	}
 	l := limits{lists: o.OnEvent != nil || o.Logger != nil, look: time.Hour}
-	for kind, d := range map[alarmKind]time.Duration{
+	for kind, d := range [numAlarms]time.Duration{
 		alarmBegin: or(o.BeginWithin, 30*time.Second), alarmHandOver: or(o.HandOverWithin, 30*time.Second),
 		alarmTicket: or(o.TicketWithin, time.Minute), alarmPending: or(o.PendingWithin, 5*time.Minute),
 		alarmStable: or(o.StableAfter, 30*time.Second), alarmRetry: or(o.RetryAfter, 10*time.Second),

@@ -41,11 +41,11 @@ func (g *registry) find(key Key) *record {
 }
 
 // forget takes a record out: from here on its key can be opened again.
-func (g *registry) forget(r *record) {
+func (g *registry) forget(key *Key, r *record) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if key := *r.core.key; g.records[key] == r {
-		delete(g.records, key)
+	if g.records[*key] == r {
+		delete(g.records, *key)
 	}
 }
 

@@ -41,13 +41,14 @@ func (b *Book[P]) Open(key Key, o OpenOptions[P]) (*Session[P], error) {
 	e := &entry[P]{payload: o.Payload}
 	e.book, e.gap, e.owner, e.serial = b.c, b.c.opts.Gap, e, b.c.serials.Inc()
 	e.parts = o.Partitions
-	e.core = newCore(&b.c.lim, &key, o.Partitions)
+	e.key = &key
 	s := &Session[P]{e: e, n: b.c.sessions.Inc()}
-	err = e.do(token{op: opLook}, func(k *core) error {
+	err = e.do(token{op: opLook}, func(k *held) error {
 		if err := b.c.reg.add(key, &e.record); err != nil {
 			return err
 		}
-		e.begin(s)
+		k.core, k.r = newCore(&b.c.lim, &key, o.Partitions), &e.record
+		e.begin(k, s)
 		k.open(o.setup(s.n))
 		return nil
 	})
@@ -59,7 +60,7 @@ func (b *Book[P]) Open(key Key, o OpenOptions[P]) (*Session[P], error) {
 }
 
 // begin makes s the present session. Under the lock.
-func (e *entry[P]) begin(s *Session[P]) { e.session, e.life = s, &s.life }
+func (e *entry[P]) begin(k *held, s *Session[P]) { e.session, k.life = s, &s.life }
 
 // Reopen begins the next session of a key whose session has stopped; s is superseded. What is wanted stays so. On error
 // nothing has changed: [ErrPhase] before the handle of [Session.Stop] has resolved, [ErrStaleSession], *[ArgumentError],
@@ -67,7 +68,7 @@ func (e *entry[P]) begin(s *Session[P]) { e.session, e.life = s, &s.life }
 func (b *Book[P]) Reopen(s *Session[P], o ReopenOptions[P]) (*Session[P], error) {
 	e := s.e
 	next := &Session[P]{e: e, n: b.c.sessions.Inc()}
-	err := e.run(s.token(OpReopen), func(k *core) error {
+	err := e.run(s.token(OpReopen), func(k *held) error {
 		restart := o.Restart
 		if n := restart.Len(); n != 0 && n != len(k.parts) {
 			return badArgument("Restart", itoa(n)+" partitions", itoa(len(k.parts)))
@@ -78,12 +79,12 @@ func (b *Book[P]) Reopen(s *Session[P], o ReopenOptions[P]) (*Session[P], error)
 		if o.Carry != nil {
 			var err error
 			if payload, err = o.Carry(e.payload); err != nil {
-				e.foreign = true
+				k.foreign = true
 				return err
 			}
 		}
 		e.payload = payload
-		e.begin(next)
+		e.begin(k, next)
 		k.reopen(next.n, o.Pending, restart)
 		return nil
 	})
@@ -105,7 +106,7 @@ func (b *Book[P]) Session(key Key, id SessionID) (*Session[P], error) {
 	}
 	e := r.owner.(*entry[P])
 	var s *Session[P]
-	err := e.do(token{op: OpSession}, func(k *core) error {
+	err := e.do(token{op: OpSession}, func(k *held) error {
 		if id != k.lim.id(k.session) {
 			return &StaleError{Key: k.key, Session: id, Current: k.current()}
 		}
@@ -154,7 +155,7 @@ func (b *Book[P]) Close() *Handle {
 // drop drops the record.
 func (r *record) drop(cause error) *Handle {
 	var h *Handle
-	_ = r.do(token{op: OpDrop}, func(k *core) error { // allowed in every phase
+	_ = r.do(token{op: OpDrop}, func(k *held) error { // allowed in every phase
 		if k.phase < Closing {
 			r.book.stats.dropped.Inc()
 			h = k.drop(ended("session", cause))
@@ -172,7 +173,7 @@ func (s *Session[P]) token(op Op) token { return token{session: s.n, op: op} }
 func (s *Session[P]) ID() SessionID { return s.e.book.id(s.n) }
 
 // Key is the session's key.
-func (s *Session[P]) Key() Key { return *s.e.core.key }
+func (s *Session[P]) Key() Key { return *s.e.key }
 
 // Context ends with the session; its cause is an *[EndedError] that says why.
 func (s *Session[P]) Context() context.Context { return s.e.context(&s.life) }
@@ -180,7 +181,7 @@ func (s *Session[P]) Context() context.Context { return s.e.context(&s.life) }
 // context makes the context of what lives in *life.
 func (r *record) context(life **ending) context.Context {
 	var ctx context.Context
-	_ = r.do(token{op: opLook}, func(*core) error { // allowed in every phase
+	_ = r.do(token{op: opLook}, func(*held) error { // allowed in every phase
 		ctx = contextOf(life)
 		return nil
 	})
@@ -189,7 +190,7 @@ func (r *record) context(life **ending) context.Context {
 
 // Opened answers the open request of a pending session: it is [Active] from here on. A second answer is [ErrSuperseded].
 func (s *Session[P]) Opened() error {
-	return s.e.do(s.token(OpOpened), func(k *core) error {
+	return s.e.do(s.token(OpOpened), func(k *held) error {
 		k.opened()
 		return nil
 	})
@@ -197,7 +198,7 @@ func (s *Session[P]) Opened() error {
 
 // OpenFailed answers the open request of a pending session: it is stopped, with the cause.
 func (s *Session[P]) OpenFailed(cause error) error {
-	return s.e.do(s.token(OpOpenFailed), func(k *core) error {
+	return s.e.do(s.token(OpOpenFailed), func(k *held) error {
 		k.stop(ended("session", orElse(ErrOpenFailed, cause)), false)
 		return nil
 	})
@@ -215,7 +216,7 @@ func (s *Session[P]) Drain() *Handle { return s.stop(OpDrain, ended("session", E
 
 func (s *Session[P]) stop(op Op, why *ending, drain bool) *Handle {
 	var h *Handle
-	err := s.e.do(s.token(op), func(k *core) error {
+	err := s.e.do(s.token(op), func(k *held) error {
 		h = k.stop(why, drain)
 		return nil
 	})
@@ -233,7 +234,7 @@ func (s *Session[P]) Drop() *Handle { return s.e.drop(ErrDropped) }
 // Want makes a partition ours to follow; while the session has ended, from the next one on. A partition that is wanted
 // stays as it is. [ErrReleasing] while a running flush covers what was given up.
 func (s *Session[P]) Want(partition int) error {
-	return s.e.do(s.token(OpWant), func(k *core) error { return k.want(partition) })
+	return s.e.do(s.token(OpWant), func(k *held) error { return k.want(partition) })
 }
 
 // Unwant gives a partition up: its claims and tickets end in this hold, late work is refused from here on, and its
@@ -241,7 +242,7 @@ func (s *Session[P]) Want(partition int) error {
 // reads of it must stay, and [Session.Want] of it is refused.
 func (s *Session[P]) Unwant(partition int) *Handle {
 	h := newHandle()
-	err := s.e.do(s.token(OpUnwant), func(k *core) error { return k.unwant(partition, h) })
+	err := s.e.do(s.token(OpUnwant), func(k *held) error { return k.unwant(partition, h) })
 	if err != nil {
 		return resolvedHandle(err)
 	}
@@ -254,7 +255,7 @@ func (s *Session[P]) Unwant(partition int) *Handle {
 func (s *Session[P]) Begin(partition int, b Begin) (*Claim[P], error) {
 	e := s.e
 	var c *Claim[P]
-	err := e.do(s.token(OpBegin), func(k *core) error {
+	err := e.do(s.token(OpBegin), func(k *held) error {
 		if len(e.slab) == 0 {
 			e.slab = make([]Claim[P], min(claimSlab, max(len(k.parts), 1)))
 		}
@@ -278,13 +279,13 @@ const claimSlab = 8
 // BeginFailed takes an owner's word that its begin of a partition failed. Where none is waited for it is
 // [ErrUnexpected], and nothing moves.
 func (s *Session[P]) BeginFailed(partition int, owner string) error {
-	return s.e.do(s.token(OpBeginFailed), func(k *core) error { return k.beginFailed(partition, owner) })
+	return s.e.do(s.token(OpBeginFailed), func(k *held) error { return k.beginFailed(partition, owner) })
 }
 
 // OwnerGone says that a life of a node is over: its claims end, and it is not asked to shut any down. It returns how
 // many claims ended; an owner that has none is no error.
 func (s *Session[P]) OwnerGone(owner string) (ended int, err error) {
-	err = s.e.do(s.token(OpOwnerGone), func(k *core) error {
+	err = s.e.do(s.token(OpOwnerGone), func(k *held) error {
 		ended, err = k.ownerGone(owner, causeOwnerGone)
 		return err
 	})

@@ -32,7 +32,7 @@ func (w *workTicket) Ticket() uint64 { return w.t.id }
 func (*workTicket) work() {}
 
 // reply answers the ticket in a hold.
-func (w *workTicket) reply(fn func(*core) error) error {
+func (w *workTicket) reply(fn func(*held) error) error {
 	return w.r.do(token{session: w.session, op: OpReply}, fn)
 }
 
@@ -69,17 +69,17 @@ func (w *RestartTicket) From() (pos Position, ok bool) {
 
 // Accepted says that the source will begin: the ticket's deadline is now that of the Begin.
 func (w *RestartTicket) Accepted() error {
-	return w.reply(func(k *core) error { return k.acceptRestart(w.t, false) })
+	return w.reply(func(k *held) error { return k.acceptRestart(w.t, false) })
 }
 
 // Pending says that the source will begin when it can: the deadline is longer.
 func (w *RestartTicket) Pending() error {
-	return w.reply(func(k *core) error { return k.acceptRestart(w.t, true) })
+	return w.reply(func(k *held) error { return k.acceptRestart(w.t, true) })
 }
 
 // Refused says that the source will not begin: the last claimants are to be shut down, or a resubscribe is due.
 func (w *RestartTicket) Refused() error {
-	return w.reply(func(k *core) error { return k.refuseRestart(w.t) })
+	return w.reply(func(k *held) error { return k.refuseRestart(w.t) })
 }
 
 // ShutDownTicket asks to end claims at their source, so that nothing of them can come any more.
@@ -99,12 +99,12 @@ func (w *ShutDownTicket) Claims() []ClaimView {
 
 // Done says that a claim cannot send anything any more. When all are done the partition is to be restarted.
 func (w *ShutDownTicket) Done(claim ClaimID) error {
-	return w.reply(func(k *core) error { return k.shutDown(w.t, claim) })
+	return w.reply(func(k *held) error { return k.shutDown(w.t, claim) })
 }
 
 // Failed says that a claim cannot be shut down: a resubscribe is due.
 func (w *ShutDownTicket) Failed() error {
-	return w.reply(func(k *core) error { return k.shutDownFailed(w.t) })
+	return w.reply(func(k *held) error { return k.shutDownFailed(w.t) })
 }
 
 // ResubscribeTicket asks to close all streams of the session at the source, and then to open them anew. The claims have
@@ -113,12 +113,12 @@ type ResubscribeTicket struct{ workTicket }
 
 // Done says that the streams are being opened: begins are expected from here on.
 func (w *ResubscribeTicket) Done() error {
-	return w.reply(func(k *core) error { return k.resubscribed(w.t) })
+	return w.reply(func(k *held) error { return k.resubscribed(w.t) })
 }
 
 // Failed says that it could not be done: recovery is due.
 func (w *ResubscribeTicket) Failed() error {
-	return w.reply(func(k *core) error { return k.failed(w.t) })
+	return w.reply(func(k *held) error { return k.failed(w.t) })
 }
 
 // RecoverTicket asks to stop the session, roll its data back to Restart and reopen it from there. [Session.Stop] ends it.
@@ -129,7 +129,7 @@ func (w *RecoverTicket) Restart() Timestamp { return w.t.restart }
 
 // Failed says that recovery could not begin: it is due again after [Options].RetryAfter.
 func (w *RecoverTicket) Failed() error {
-	return w.reply(func(k *core) error { return k.failed(w.t) })
+	return w.reply(func(k *held) error { return k.failed(w.t) })
 }
 
 // FlushTicket is a running flush. It is answered once: Done, Fail or Abort; a later answer is [ErrSuperseded]. Its
@@ -151,7 +151,7 @@ func (t *FlushTicket) Context() context.Context { return t.r.context(&t.f.life) 
 // Done says that the target is durable: what is flushed moves to it. The partitions returned were given up since it was
 // taken: the flush does not vouch for them.
 func (t *FlushTicket) Done() (returned []int, err error) {
-	err = t.r.do(token{op: OpFlushReply}, func(k *core) error {
+	err = t.r.do(token{op: OpFlushReply}, func(k *held) error {
 		returned, err = k.flushDone(t.f)
 		return err
 	})
@@ -167,14 +167,14 @@ func (t *FlushTicket) Fail(cause error) error {
 func (t *FlushTicket) Abort() error { return t.end(causeAborted) }
 
 func (t *FlushTicket) end(why *ending) error {
-	return t.r.do(token{op: OpFlushReply}, func(k *core) error { return k.flushFailed(t.f, why) })
+	return t.r.do(token{op: OpFlushReply}, func(k *held) error { return k.flushFailed(t.f, why) })
 }
 
 // StartFlush begins a flush. [ErrPhase], [ErrFlushRunning], [ErrHeld] (also while a merge is engaged).
 func (s *Session[P]) StartFlush() (*FlushTicket, error) {
 	var f *flush
-	err := s.e.do(s.token(OpStartFlush), func(k *core) (err error) {
-		f, err = startFlush(k)
+	err := s.e.do(s.token(OpStartFlush), func(k *held) (err error) {
+		f, err = startFlush(&k.core)
 		return err
 	})
 	if err != nil {
@@ -197,12 +197,12 @@ func startFlush(k *core) (*flush, error) {
 func (s *Session[P]) Flush(ctx context.Context, fn func(ctx context.Context, target Timestamp) error) error {
 	r := &s.e.record
 	var f *flush
-	err := r.await(ctx, s.token(OpFlush), r.do, &r.slow, func(k *core) (bool, error) {
+	err := r.await(ctx, s.token(OpFlush), r.do, false, func(k *held) (bool, error) {
 		if k.phase != Active || k.flush != nil || k.merging != 0 || len(k.holds) > 0 {
 			return false, nil
 		}
 		var err error
-		f, err = startFlush(k)
+		f, err = startFlush(&k.core)
 		return true, err
 	})
 	if err != nil {

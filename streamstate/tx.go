@@ -173,11 +173,11 @@ func (t Tx[P]) SetPayload(p P) error {
 func (e *entry[P]) txOf() Tx[P] { return Tx[P]{ReadTx[P]{View{&e.record, e.tx.Load()}, e}} }
 
 // call runs a caller's function as a transaction. What it set counts if it returns no error. Under the lock.
-func (e *entry[P]) call(fn func(Tx[P]) error) error {
+func (e *entry[P]) call(k *held, fn func(Tx[P]) error) error {
 	e.set = false
 	err := fn(e.txOf())
 	if err != nil {
-		e.foreign = true
+		k.foreign = true
 		e.discard()
 		return err
 	}
@@ -202,10 +202,10 @@ func (e *entry[P]) discard() {
 // Read runs fn with a view of the session that cannot change anything. fn is to be short; its error is returned.
 func (s *Session[P]) Read(fn func(ReadTx[P]) error) error {
 	e := s.e
-	return e.run(s.token(OpRead), func(*core) error {
+	return e.run(s.token(OpRead), func(k *held) error {
 		e.set = false
 		if err := fn(e.txOf().ReadTx); err != nil {
-			e.foreign = true
+			k.foreign = true
 			return err
 		}
 		return nil
@@ -217,8 +217,8 @@ func (s *Session[P]) Read(fn func(ReadTx[P]) error) error {
 func (s *Session[P]) Update(fn func(Tx[P]) error) error { return s.update(OpUpdate, fn) }
 
 func (s *Session[P]) update(op Op, fn func(Tx[P]) error) error {
-	return s.e.run(s.token(op), func(k *core) error {
-		if err := s.e.call(fn); err != nil {
+	return s.e.run(s.token(op), func(k *held) error {
+		if err := s.e.call(k, fn); err != nil {
 			return err
 		}
 		k.changed()
@@ -229,10 +229,10 @@ func (s *Session[P]) update(op Op, fn func(Tx[P]) error) error {
 // Pair runs fn as a transaction on two sessions at once. Either's refusal is returned; [ErrSameSession] if both belong
 // to one key.
 func (b *Book[P]) Pair(x, y *Session[P], fn func(x, y Tx[P]) error) error {
-	return pairUp(&x.e.record, &y.e.record, x.token(OpPair), y.token(OpPair), func(kx, ky *core) error {
+	return pairUp(&x.e.record, &y.e.record, x.token(OpPair), y.token(OpPair), func(kx, ky *held) error {
 		x.e.set, y.e.set = false, false
 		if err := fn(x.e.txOf(), y.e.txOf()); err != nil {
-			x.e.foreign = true
+			kx.foreign = true
 			x.e.discard()
 			y.e.discard()
 			return err
@@ -250,7 +250,7 @@ func (s *Session[P]) Timestamp() (Timestamp, error) {
 	var t Timestamp
 	var room *spare
 	for n, have := 0, -1; ; {
-		err := s.e.do(s.token(OpRead), func(k *core) error {
+		err := s.e.do(s.token(OpRead), func(k *held) error {
 			switch n = k.dirtyChunks(); {
 			case n == 0 && k.received.v != nil:
 				t, have = k.received, 0

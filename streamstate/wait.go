@@ -3,17 +3,17 @@ package streamstate
 import "context"
 
 // await has look look at the state in a hold, and again after every change, until it says done or an error, or the
-// context ends; what has happened is told even to an ended context. look runs behind the gate given, with the session
+// context ends; all tells that moves of positions count as changes. What has happened is told even to an ended context. look runs behind the gate given, with the session
 // checked anew each time, so the session's end ends the wait.
 func (r *record) await(
-	ctx context.Context, t token, gate func(token, func(*core) error) error, l *listeners, look func(*core) (done bool, err error),
+	ctx context.Context, t token, gate func(token, func(*held) error) error, all bool, look func(*held) (done bool, err error),
 ) error {
 	for {
 		var changed chan struct{}
-		err := gate(t, func(k *core) error {
+		err := gate(t, func(k *held) error {
 			done, err := look(k)
 			if !done && err == nil {
-				changed = r.listenLocked(l)
+				changed = k.listeners(all).listen(k)
 			}
 			return err
 		})
@@ -23,8 +23,8 @@ func (r *record) await(
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			_ = r.do(token{op: opLook}, func(*core) error { // allowed in every phase
-				r.unlistenLocked(l, changed)
+			_ = r.do(token{op: opLook}, func(k *held) error { // allowed in every phase
+				k.listeners(all).unlisten(k, changed)
 				return nil
 			})
 			return context.Cause(ctx)
@@ -37,11 +37,11 @@ func (r *record) await(
 // context.
 func (s *Session[P]) When(ctx context.Context, cond func(View) bool, fn func(Tx[P]) error) error {
 	e := s.e
-	return e.await(ctx, s.token(OpWhen), e.run, &e.any, func(k *core) (bool, error) {
+	return e.await(ctx, s.token(OpWhen), e.run, true, func(k *held) (bool, error) {
 		if !cond(e.txOf().View) {
 			return false, nil
 		}
-		if err := e.call(fn); err != nil {
+		if err := e.call(k, fn); err != nil {
 			return false, err
 		}
 		k.changed()
@@ -56,11 +56,11 @@ func Exchange[P, Q, A any](
 	ctx context.Context, s *Session[P], read func(ReadTx[P]) (Q, error), call func(context.Context, Q) (A, error), apply func(Tx[P], A) error,
 ) error {
 	var q Q
-	err := s.e.run(s.token(OpExchange), func(*core) error {
+	err := s.e.run(s.token(OpExchange), func(k *held) error {
 		var err error
 		s.e.set = false
 		q, err = read(s.e.txOf().ReadTx)
-		s.e.foreign = err != nil
+		k.foreign = err != nil
 		return err
 	})
 	if err != nil {
@@ -89,7 +89,7 @@ func ask[A any](ctx, life context.Context, call func(context.Context) (A, error)
 func (s *Session[P]) NextDue(ctx context.Context) ([]Work, error) {
 	r := &s.e.record
 	var out []Work
-	err := r.await(ctx, s.token(OpNextDue), r.do, &r.slow, func(k *core) (bool, error) {
+	err := r.await(ctx, s.token(OpNextDue), r.do, false, func(k *held) (bool, error) {
 		for _, t := range k.dueWork() {
 			out = append(out, workOf(r, s.n, t))
 		}

@@ -30,15 +30,15 @@ func TestWhen(t *testing.T) {
 		require.Empty(t, got)
 		require.NoError(t, c.Advance(next(20)))
 		require.NoError(t, <-got)
-		require.Zero(t, l.s.e.core.watch)
-		require.Zero(t, l.s.e.core.waits)
+		require.Zero(t, l.s.e.view().watch)
+		require.Zero(t, l.s.e.view().waits)
 
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { got <- l.s.When(ctx, func(View) bool { return false }, nil) }()
 		synctest.Wait()
 		cancel()
 		require.ErrorIs(t, <-got, context.Canceled)
-		require.Zero(t, l.s.e.core.watch)
+		require.Zero(t, l.s.e.view().watch)
 		go func() { got <- l.s.When(t.Context(), func(View) bool { return false }, nil) }()
 		synctest.Wait()
 		require.NoError(t, l.s.Drop().Err())
@@ -156,7 +156,7 @@ func TestMerge(t *testing.T) {
 		require.ErrorIs(t, context.Cause(from.Context()), ErrMerged)
 		require.Equal(t, uint64(1), l.book.Stats().Merged)
 		require.NoError(t, l.s.Check())
-		require.Zero(t, l.s.e.core.watch)
+		require.Zero(t, l.s.e.view().watch)
 	})
 	t.Run("it waits for whatever is in the way", func(t *testing.T) {
 		l, from := mergers(t)
@@ -218,13 +218,13 @@ func TestMerge(t *testing.T) {
 		require.Equal(t, before, from.Fingerprint())
 		require.Panics(t, func() { l.book.Merge(from, l.s, nil, func(_, _ Tx[int]) error { panic("foreign") }) })
 		require.Equal(t, before, from.Fingerprint())
-		require.Zero(t, l.s.e.core.watch)
+		require.Zero(t, l.s.e.view().watch)
 	})
 }
 
 // abort ends the running flush of a session from within.
 func abort(s *Session[int]) context.Context {
-	_ = s.e.do(token{op: opLook}, func(k *core) error {
+	_ = s.e.do(token{op: opLook}, func(k *held) error {
 		if k.flush != nil {
 			k.endFlush(causeAborted)
 		}

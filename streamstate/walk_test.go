@@ -46,8 +46,7 @@ func (w *walk) prints() (p [2]uint64) {
 func (w *walk) try(call func() error) {
 	before := w.prints()
 	err := call()
-	var r refusal
-	if errors.As(err, &r) {
+	if _, ok := errors.AsType[refusal](err); ok {
 		require.Equal(w.t, before, w.prints(), "%v", err)
 	} else {
 		require.NoError(w.t, err)
@@ -119,7 +118,7 @@ func (w *walk) answer(t Work, how int) error {
 // later has all deadlines of both keys pass.
 func (w *walk) later() {
 	for _, s := range w.now {
-		_ = s.e.do(token{op: opLook}, func(k *core) error {
+		_ = s.e.do(token{op: opLook}, func(k *held) error {
 			k.stamp(1)
 			k.tick(1 + instant(time.Hour))
 			return nil
@@ -213,8 +212,8 @@ func (w *walk) actions() map[string]func(*rapid.T) {
 
 // handle keeps a handle that is not a refusal.
 func (w *walk) handle(h *Handle) error {
-	var r refusal
-	if err := h.Err(); errors.As(err, &r) {
+	err := h.Err()
+	if _, ok := errors.AsType[refusal](err); ok {
 		return err
 	}
 	w.handles = append(w.handles, h)
