@@ -1,6 +1,10 @@
 package streamstate
 
-import "context"
+import (
+	"context"
+
+	"github.com/staleproof/staleproof/internal/handle"
+)
 
 // Book keeps the state of every key that is followed. All methods of all types of this package are safe for concurrent
 // use. See the package doc for what holds for all of them.
@@ -139,7 +143,7 @@ func (b *Book[P]) DropStream(stream string) *Handle {
 	for _, r := range b.c.reg.all(func(k Key) bool { return k.Stream == stream }) {
 		all = append(all, r.drop(ErrDropped))
 	}
-	return joined(all)
+	return handle.Join(all)
 }
 
 // Close drops every key and refuses to open more. It is idempotent. The handle resolves when all keys are gone, the last

@@ -1,12 +1,31 @@
 // Package handle is what the packages of this module return for something that ends by itself.
 package handle
 
-import "context"
+import (
+	"context"
+	"sync"
+)
 
 // Handle is something that ends by itself, whether or not anybody waits. All methods are safe for concurrent use.
 type Handle struct {
 	done chan struct{}
 	err  error // set before done is closed
+
+	mu sync.Mutex
+	// +checklocks:mu
+	ended bool
+	// +checklocks:mu
+	joints []*joint
+}
+
+// joint is a handle that waits for others.
+type joint struct {
+	h  *Handle
+	mu sync.Mutex
+	// +checklocks:mu
+	left int
+	// +checklocks:mu
+	err error
 }
 
 // New is a handle that has not ended.
@@ -19,18 +38,66 @@ func Resolved(err error) *Handle {
 	return h
 }
 
-// Resolve ends the handle; only the first call counts, and nil is ignored. The caller makes sure that calls do not
-// overlap. It is no method, so that a user, who cannot import this package, cannot call it.
+// Resolve ends the handle; only the first call counts, and nil is ignored. It is no method, so that a user, who cannot
+// import this package, cannot call it.
 func Resolve(h *Handle, err error) {
 	if h == nil {
 		return
 	}
-	select {
-	case <-h.done:
-	default:
-		h.err = err
-		close(h.done)
+	for _, j := range h.end(err) {
+		j.one(err)
 	}
+}
+
+// end ends the handle, and returns the joints that are to be told.
+func (h *Handle) end(err error) []*joint {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ended {
+		return nil
+	}
+	h.ended = true
+	h.err = err
+	close(h.done)
+	joints := h.joints
+	h.joints = nil
+	return joints
+}
+
+// one notes that one of the joint's handles has ended.
+func (j *joint) one(err error) {
+	j.mu.Lock()
+	j.left--
+	if j.err == nil {
+		j.err = err
+	}
+	last, first := j.left == 0, j.err
+	j.mu.Unlock()
+	if last {
+		Resolve(j.h, first)
+	}
+}
+
+// Join is a handle that ends when all have ended, with the first error.
+func Join(all []*Handle) *Handle {
+	j := &joint{h: New(), left: len(all) + 1}
+	for _, h := range all {
+		if !h.tell(j) {
+			j.one(h.err)
+		}
+	}
+	j.one(nil)
+	return j.h
+}
+
+// tell has the joint told of the end, unless it has come.
+func (h *Handle) tell(j *joint) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.ended {
+		h.joints = append(h.joints, j)
+	}
+	return !h.ended
 }
 
 // Done is closed when it has ended.
@@ -60,21 +127,4 @@ func (h *Handle) Wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// Join is a handle that ends when all have ended, with the first error in their order. A goroutine waits for them, so it
-// lives as long as the last one.
-func Join(all []*Handle) *Handle {
-	j := New()
-	go func() {
-		var first error
-		for _, h := range all {
-			<-h.done
-			if first == nil {
-				first = h.err
-			}
-		}
-		Resolve(j, first)
-	}()
-	return j
 }
