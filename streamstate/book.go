@@ -70,26 +70,18 @@ func (r *record) do(t token, fn func(*held) error) error {
 }
 
 // run is the gate for functions that call the caller's: should one panic, the lock is released with nothing changed.
-func (r *record) run(t token, fn func(*held) error) error {
+func (r *record) run(t token, fn func(*held) error) (err error) {
 	if r.gap != nil {
 		r.gap()
 	}
-	a, err := r.guarded(&t, fn)
-	if a != nil {
-		r.finish(a)
-	}
-	return err
-}
-
-// guarded is the hold of run.
-func (r *record) guarded(t *token, fn func(*held) error) (a *after, err error) {
+	var a *after
 	r.mu.Lock()
-	defer r.endTx()
+	defer r.endRun(&a)
 	k := &r.held
-	if k.admits(t) {
+	if k.admits(&t) {
 		err = fn(k)
 	} else {
-		err = k.refuse(t)
+		err = k.refuse(&t)
 	}
 	if err != nil {
 		k.count(err)
@@ -98,7 +90,18 @@ func (r *record) guarded(t *token, fn func(*held) error) (a *after, err error) {
 		a = new(after)
 		k.take(a)
 	}
-	return a, err
+	return err
+}
+
+// endRun ends a hold of run and its transaction, and does what follows.
+//
+// +checklocksrelease:r.mu
+func (r *record) endRun(a **after) {
+	r.tx.Store(r.tx.Load() + 1)
+	r.mu.Unlock()
+	if *a != nil {
+		r.finish(*a)
+	}
 }
 
 // endTx ends the transaction of a hold, and the hold. What leaked of the transaction answers ErrTxDone from here on.

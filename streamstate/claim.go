@@ -42,17 +42,19 @@ func (c *Claim[P]) Advance(pos Position) error {
 func (c *Claim[P]) Apply(pos Position, fn func(Tx[P]) error) error {
 	e := c.s.e
 	return e.run(c.token(OpApply), func(k *held) error {
-		v, err := k.weigh(OpApply, &c.facts, &pos)
-		if err != nil || v == dataSame {
-			return err
+		c := &c.facts
+		p := &k.parts[c.part]
+		l := k.slot(p, c)
+		if pos.Next <= l.next || c.rollTo != nil || !pos.valid() {
+			_, err := k.weigh(OpApply, c, &pos)
+			return err // or it is where it was
 		}
-		if v == dataApplied {
+		if pos.Next > p.received.Next {
 			if err := e.call(k, fn); err != nil {
 				return err
 			}
 		}
-		p := &k.parts[c.facts.part]
-		k.move(p, k.slot(p, &c.facts), &c.facts, &pos)
+		k.move(p, l, c, &pos)
 		return nil
 	})
 }

@@ -8,15 +8,16 @@ import (
 // core is the state of one key: plain data that each event changes by a pure rule. A method that stands for an outside
 // event checks first and changes then, so after an error nothing has changed. What it wants done outside it leaves in fx.
 type core struct {
-	fx    effects
+	// What every call looks at comes first: it shares a line with the lock.
 	watch int32 // who looks at every change of positions as well; the gate counts
 	waits int32 // who looks at every other change; the gate counts
+	parts []partition
+	fx    effects
 
 	phase    Phase
 	draining bool // Stopping, and the flush is left to run on
 	lists    bool // events are wanted by somebody
 	ticks    bool // the record's timer runs; the gate's
-	parts    []partition
 	// dirty has a bit for each chunk whose received positions have changed since the last Timestamp. Its memory is of
 	// whole cache lines: it is written on the hot path.
 	dirty []uint64

@@ -5,9 +5,9 @@ import "time"
 // effects are what a change wants done outside of the core. The gate takes them in the same hold: it wakes at once, and
 // queues what calls the user.
 type effects struct {
+	due    due
 	claims []claimEnd
 	rare   *rareEffects // set with dueRare
-	due    due
 }
 
 // rareEffects are those that few changes have; a record that has none does not pay for them.
