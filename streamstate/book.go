@@ -47,7 +47,7 @@ func (r *record) do(t token, fn func(*held) error) error {
 	r.mu.Lock()
 	k := &r.held
 	var err error
-	if k.admits(&t) {
+	if k.leads(t.claim) || k.admits(&t) {
 		err = fn(k)
 	} else {
 		err = k.refuse(&t)
@@ -78,7 +78,7 @@ func (r *record) run(t token, fn func(*held) error) (err error) {
 	r.mu.Lock()
 	defer r.endRun(&a)
 	k := &r.held
-	if k.admits(&t) {
+	if k.leads(t.claim) || k.admits(&t) {
 		err = fn(k)
 	} else {
 		err = k.refuse(&t)

@@ -50,8 +50,12 @@ func (c *Claim[P]) Apply(pos Position, fn func(Tx[P]) error) error {
 			return err // or it is where it was
 		}
 		if pos.Next > p.received.Next {
-			if err := e.call(k, fn); err != nil {
-				return err
+			e.set = false
+			if err := fn(Tx[P]{ReadTx[P]{View{&e.record, e.tx.Load()}, e}}); err != nil {
+				return e.fail(k, err)
+			}
+			if e.set {
+				e.commit()
 			}
 		}
 		k.move(p, l, c, &pos)

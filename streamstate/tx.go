@@ -175,14 +175,18 @@ func (e *entry[P]) txOf() Tx[P] { return Tx[P]{ReadTx[P]{View{&e.record, e.tx.Lo
 // call runs a caller's function as a transaction. What it set counts if it returns no error. Under the lock.
 func (e *entry[P]) call(k *held, fn func(Tx[P]) error) error {
 	e.set = false
-	err := fn(e.txOf())
-	if err != nil {
-		k.foreign = true
-		e.discard()
-		return err
+	if err := fn(e.txOf()); err != nil {
+		return e.fail(k, err)
 	}
 	e.commit()
 	return nil
+}
+
+// fail ends a transaction whose function failed: the error is the caller's own, what it set is forgotten.
+func (e *entry[P]) fail(k *held, err error) error {
+	k.foreign = true
+	e.discard()
+	return err
 }
 
 func (e *entry[P]) commit() {
