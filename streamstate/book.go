@@ -117,8 +117,7 @@ func (r *record) endTx() {
 //
 // +checklocksignore: two locks, in an order that is decided at run time
 func pairUp(x, y *record, tx, ty token, fn func(kx, ky *held) error) error {
-	if x == y {
-		err := &plainError{ReasonSameSession}
+	if err := pairable(x, y); err != nil {
 		x.book.refused(err)
 		return err
 	}
@@ -130,6 +129,17 @@ func pairUp(x, y *record, tx, ty token, fn func(kx, ky *held) error) error {
 	x.finish(&ax)
 	y.finish(&ay)
 	return err
+}
+
+// pairable refuses what has no order: a record with itself, or those of two books.
+func pairable(x, y *record) error {
+	switch {
+	case x == y:
+		return &plainError{ReasonSameSession}
+	case x.book != y.book:
+		return badArgument("session", "of another book", "a session of this book")
+	}
+	return nil
 }
 
 // guardedPair is the hold of pairUp.

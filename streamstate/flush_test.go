@@ -102,7 +102,7 @@ func TestFlushResolvesOnEveryPath(t *testing.T) {
 	err := l.s.Flush(t.Context(), func(ctx context.Context, _ Timestamp) error {
 		l.s.Stop(no)
 		<-ctx.Done()
-		return context.Cause(ctx)
+		return ctx.Err()
 	})
 	require.ErrorIs(t, err, no)
 	require.ErrorIs(t, err, ErrEnded)

@@ -92,13 +92,18 @@ func orElse(ours, cause error) error {
 	if cause == nil {
 		return ours
 	}
-	if errors.Is(cause, ours) {
-		return cause
-	}
-	return &causeError{ours, cause}
+	return both(ours, cause)
 }
 
-// causeError is one of our causes with the caller's own.
+// both is err, and matches ended as well if there is such a thing.
+func both(ended, err error) error {
+	if ended == nil || errors.Is(err, ended) {
+		return err
+	}
+	return &causeError{ended, err}
+}
+
+// causeError is one of our errors with the caller's own.
 type causeError struct{ ours, cause error }
 
 func (e *causeError) Error() string   { return because(e.ours.Error(), e.cause) }

@@ -71,6 +71,11 @@ func (e *entry[P]) begin(k *held, s *Session[P]) { e.session, k.life = s, &s.lif
 // what Carry returned.
 func (b *Book[P]) Reopen(s *Session[P], o ReopenOptions[P]) (*Session[P], error) {
 	e := s.e
+	if e.book != b.c {
+		err := badArgument("session", "of another book", "a session of this book")
+		b.c.refused(err)
+		return nil, err
+	}
 	next := &Session[P]{e: e, n: b.c.sessions.Inc()}
 	err := e.run(s.token(OpReopen), func(k *held) error {
 		restart := o.Restart

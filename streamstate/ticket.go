@@ -218,6 +218,9 @@ func (s *Session[P]) Flush(ctx context.Context, fn func(ctx context.Context, tar
 	_, err = ask(ctx, t.Context(), func(ctx context.Context) (struct{}, error) { return struct{}{}, fn(ctx, t.Target()) })
 	resolved = true
 	if err != nil {
+		if t.Context().Err() != nil {
+			err = both(context.Cause(t.Context()), err)
+		}
 		_ = t.Fail(err) // nobody else has the ticket
 		return err
 	}

@@ -51,7 +51,8 @@ func (s *Session[P]) When(ctx context.Context, cond func(View) bool, fn func(Tx[
 
 // Exchange is a question that takes long, asked without the lock and answered under it: read looks at the session, call
 // asks, apply changes the session. The session is checked in both holds, so what happened to it in between is an error
-// and nothing has changed; the context of call ends with the session. An error of any of the three is returned.
+// and nothing has changed; the context of call ends with the session. An error of any of the three is returned; one of call
+// matches the session's end as well, if that is what it is about.
 func Exchange[P, Q, A any](
 	ctx context.Context, s *Session[P], read func(ReadTx[P]) (Q, error), call func(context.Context, Q) (A, error), apply func(Tx[P], A) error,
 ) error {
@@ -68,7 +69,8 @@ func Exchange[P, Q, A any](
 	}
 	a, err := ask(ctx, s.Context(), func(ctx context.Context) (A, error) { return call(ctx, q) })
 	if err != nil {
-		return err
+		ended := s.e.do(s.token(OpExchange), func(*held) error { return nil })
+		return both(ended, err)
 	}
 	return s.update(OpExchange, func(tx Tx[P]) error { return apply(tx, a) })
 }

@@ -81,6 +81,14 @@ func TestExchange(t *testing.T) {
 		})
 	}
 	l := newLedger(t, false, "Begun")
+	err := Exchange(t.Context(), l.s, ReadTx[int].Payload, func(ctx context.Context, _ int) (int, error) {
+		l.s.Drop()
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}, nil)
+	require.ErrorIs(t, err, ErrStaleSession, "that the call says so in its own words does not hide it")
+	require.ErrorIs(t, err, context.Canceled)
+	l = newLedger(t, false, "Begun")
 	no := errors.New("no")
 	ask := func(context.Context, int) (int, error) { return 5, nil }
 	require.ErrorIs(t, Exchange(t.Context(), l.s, func(ReadTx[int]) (int, error) { return 0, no }, ask, nil), no)
@@ -118,6 +126,12 @@ func TestPair(t *testing.T) {
 	}))
 	w.deny(ErrSameSession, func() error { return w.book.Pair(w.s, w.s, nil) })
 	w.deny(ErrSameSession, func() error { _, err := w.s.Hold(w.s); return err })
+	other, err := newWorld(t, Active).book.Open(key("c"), OpenOptions[int]{Partitions: 1})
+	require.NoError(t, err)
+	w.deny(ErrArgument, func() error { return w.book.Pair(w.s, other, nil) })
+	w.deny(ErrArgument, func() error { _, err := w.s.Hold(other); return err })
+	w.deny(ErrArgument, func() error { return w.book.Merge(w.s, other, nil, nil).Err() })
+	w.deny(ErrArgument, func() error { _, err := w.book.Reopen(other, ReopenOptions[int]{}); return err })
 	w.deny(ErrSameSession, func() error { return w.book.Merge(w.s, w.s, nil, nil).Err() })
 }
 
