@@ -67,7 +67,12 @@ func (c *common) now() instant { return instant(time.Since(c.start)) + 1 }
 
 // refused counts a refusal; an error of the caller's own is none.
 func (c *common) refused(err error) {
-	if e, ok := err.(refusal); ok { //nolint:errorlint // a wrapped one is not this call's
+	switch e := err.(type) { //nolint:errorlint // a wrapped one is not this call's
+	case *StaleError: // the frequent ones, by their type: that is faster than to ask
+		c.stats.refused[ReasonStaleSession].Inc()
+	case *PartitionError:
+		c.stats.refused[e.Reason].Inc()
+	case refusal:
 		c.stats.refused[e.reason()].Inc()
 	}
 }

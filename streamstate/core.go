@@ -25,6 +25,7 @@ type core struct {
 	lim     *limits
 	key     *Key
 	session uint64  // the present session; never reused within a book
+	id      SessionID
 	cause   *ending // why the session ended, if it has
 
 	claims  ClaimID // the last one issued; never reused within a record
@@ -126,10 +127,10 @@ type token struct {
 
 // admits tells whether the call reaches the state.
 func (k *core) admits(t *token) bool {
-	if t.claim != nil {
-		return k.lives(t.claim)
+	if t.claim == nil {
+		return (t.session == k.session || t.session == 0) && phaseTable[t.op][k.phase].lets()
 	}
-	return (t.session == k.session || t.session == 0) && phaseTable[t.op][k.phase].lets()
+	return k.lives(t.claim)
 }
 
 // leads tells whether a claim is live and its partition's first: nearly every call is about such a one. It is inlined.
@@ -170,7 +171,7 @@ func (k *core) refuse(t *token) error {
 	}
 	switch phaseTable[t.op][k.phase] {
 	case stale:
-		return &StaleError{Key: k.key, Session: k.lim.id(k.session), Current: k.current(), Cause: k.cause.error()}
+		return &StaleError{Key: k.key, Session: k.id, Cause: k.cause.error()} // there is none that could be used
 	case badPhase:
 		return k.badPhase(t.op)
 	case superseded:
@@ -185,7 +186,7 @@ func (k *core) refuse(t *token) error {
 }
 
 func (k *core) badPhase(op Op) error {
-	return &PhaseError{Key: k.key, Session: k.lim.id(k.session), Op: op, Phase: k.phase, Cause: k.cause.error()}
+	return &PhaseError{Key: k.key, Session: k.id, Op: op, Phase: k.phase, Cause: k.cause.error()}
 }
 
 func (k *core) staleClaim(op Op, c *claimFacts) error {
@@ -201,7 +202,7 @@ func (k *core) current() SessionID {
 	if k.phase >= Closing {
 		return SessionID{}
 	}
-	return k.lim.id(k.session)
+	return k.id
 }
 
 // inRange checks a partition's number.

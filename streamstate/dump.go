@@ -52,7 +52,7 @@ const dumpParts = 256
 
 func (k *core) dump() Dump {
 	d := Dump{
-		Key: k.key.String(), Session: k.lim.id(k.session), Phase: k.phase.String(), Healthy: k.healthy(), Holds: len(k.holds),
+		Key: k.key.String(), Session: k.id, Phase: k.phase.String(), Healthy: k.healthy(), Holds: len(k.holds),
 		Taken: len(k.taken), Merging: k.merging != 0, Partitions: len(k.parts),
 	}
 	if k.cause != nil {

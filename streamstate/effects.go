@@ -126,7 +126,7 @@ func (k *core) event(e Event) {
 	if !k.lists {
 		return
 	}
-	e.Key, e.Session = *k.key, k.lim.id(k.session)
+	e.Key, e.Session = *k.key, k.id
 	k.fx.more().events = append(k.fx.more().events, e)
 }
 

@@ -17,7 +17,7 @@ func (k *core) open(s setup) {
 
 // beginSession makes everything that is of a session anew.
 func (k *core) beginSession(s setup) {
-	k.session, k.cause = s.session, nil
+	k.session, k.id, k.cause = s.session, k.lim.id(s.session), nil
 	k.maxTerm, k.draining = 0, false
 	k.received, k.rollback = Timestamp{}, Timestamp{}
 	k.stopped = nil

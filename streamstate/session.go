@@ -116,7 +116,7 @@ func (b *Book[P]) Session(key Key, id SessionID) (*Session[P], error) {
 	e := r.owner.(*entry[P])
 	var s *Session[P]
 	err := e.do(token{op: OpSession}, func(k *held) error {
-		if id != k.lim.id(k.session) {
+		if id != k.id {
 			return &StaleError{Key: k.key, Session: id, Current: k.current()}
 		}
 		s = e.session

@@ -250,23 +250,25 @@ func (b *Book[P]) Pair(x, y *Session[P], fn func(x, y Tx[P]) error) error {
 }
 
 // Timestamp is the vector of what is received. It shares what did not change with the last one.
-func (s *Session[P]) Timestamp() (Timestamp, error) {
-	var t Timestamp
-	var room *spare
-	for n, have := 0, -1; ; {
-		err := s.e.do(s.token(OpRead), func(k *held) error {
-			switch n = k.dirtyChunks(); {
-			case n == 0 && k.received.v != nil:
-				t, have = k.received, 0
-			case have >= n:
+func (s *Session[P]) Timestamp() (t Timestamp, err error) {
+	dirty := 0
+	err = s.e.do(s.token(OpRead), func(k *held) error {
+		if dirty = k.dirtyChunks(); dirty == 0 {
+			t = k.received
+		}
+		return nil
+	})
+	for err == nil && t.v == nil { // allocate outside the hold, and again should more have changed meanwhile
+		room := newSpare(s.e.parts, dirty)
+		err = s.e.do(s.token(OpRead), func(k *held) error {
+			switch dirty = k.dirtyChunks(); {
+			case dirty == 0 && k.received.v != nil:
+				t = k.received
+			case dirty <= len(room.chunks):
 				t = k.snapshot(room)
 			}
 			return nil
 		})
-		if err != nil || have >= n {
-			return t, err
-		}
-		have = n
-		room = newSpare(s.e.parts, n) // not in the hold; looked at again should more have changed
 	}
+	return t, err
 }
