@@ -23,23 +23,9 @@ type record struct {
 	held held
 }
 
-// after is what is done when a hold is over, in this order.
-type after struct {
-	cancels []cancel
-	holds   []*hold
-	drain   bool
-	merges  []*merge
-}
-
-// cancel is a context that ends.
-type cancel struct {
-	f   func(cause error)
-	err error
-}
-
 // do is the gate for the library's own functions: it acquires the record's lock, checks the caller's token in the same
-// hold in which fn gets the state, and does afterwards what the change asks for. Only it, run, pairUp and the drainer
-// acquire a record's lock.
+// hold in which fn gets the state, and does afterwards what the change asks for. Only it, doInto, run, pairUp and the
+// drainer acquire a record's lock.
 func (r *record) do(t token, fn func(*held) error) error {
 	if r.gap != nil {
 		r.gap()
@@ -62,11 +48,22 @@ func (r *record) do(t token, fn func(*held) error) error {
 	var a after
 	k.take(&a)
 	r.mu.Unlock()
-	r.finish(&a)
+	a.finish()
 	if err != nil {
 		r.book.refused(err)
 	}
 	return err
+}
+
+// doInto is do, in whatever phase, for what follows another hold: what follows this one is left to that.
+func (r *record) doInto(a *after, fn func(*held)) {
+	if r.gap != nil {
+		r.gap()
+	}
+	r.mu.Lock()
+	fn(&r.held)
+	r.held.take(a)
+	r.mu.Unlock()
 }
 
 // run is the gate for functions that call the caller's: should one panic, the lock is released with nothing changed.
@@ -100,7 +97,7 @@ func (r *record) endRun(a **after) {
 	r.tx.Store(r.tx.Load() + 1)
 	r.mu.Unlock()
 	if *a != nil {
-		r.finish(*a)
+		(*a).finish()
 	}
 }
 
@@ -112,22 +109,16 @@ func (r *record) endTx() {
 	r.mu.Unlock()
 }
 
-// pairUp is the gate's only entry that acquires two locks: that of the record made first is acquired first. After an error
-// of the gate nothing of fn has run.
-//
-// +checklocksignore: two locks, in an order that is decided at run time
+// pairUp is the gate's entry that acquires two locks: that of the record made first is acquired first. Where it is
+// refused nothing of fn has run.
 func pairUp(x, y *record, tx, ty token, fn func(kx, ky *held) error) error {
 	if err := pairable(x, y); err != nil {
 		x.book.refused(err)
 		return err
 	}
-	if x.gap != nil {
-		x.gap()
-	}
-	var ax, ay after
-	err := guardedPair(x, y, &tx, &ty, fn, &ax, &ay)
-	x.finish(&ax)
-	y.finish(&ay)
+	var a after
+	err := pairInto(&a, x, y, tx, ty, fn)
+	a.finish()
 	return err
 }
 
@@ -142,13 +133,16 @@ func pairable(x, y *record) error {
 	return nil
 }
 
-// guardedPair is the hold of pairUp.
+// pairInto is the hold of pairUp; what follows it is left to the caller.
 //
 // +checklocksignore: two locks, in an order that is decided at run time
-func guardedPair(x, y *record, tx, ty *token, fn func(kx, ky *held) error, ax, ay *after) error {
+func pairInto(a *after, x, y *record, tx, ty token, fn func(kx, ky *held) error) error {
 	first, second := x, y
 	if y.serial < x.serial {
 		first, second = y, x
+	}
+	if x.gap != nil {
+		x.gap()
 	}
 	first.mu.Lock()
 	defer first.endTx()
@@ -156,22 +150,18 @@ func guardedPair(x, y *record, tx, ty *token, fn func(kx, ky *held) error, ax, a
 	defer second.endTx()
 	var err error
 	switch {
-	case !x.held.admits(tx):
-		err = x.held.refuse(tx)
-	case !y.held.admits(ty):
-		err = y.held.refuse(ty)
+	case !x.held.admits(&tx):
+		err = x.held.refuse(&tx)
+	case !y.held.admits(&ty):
+		err = y.held.refuse(&ty)
 	default:
 		err = fn(&x.held, &y.held)
 	}
 	if err != nil {
 		x.held.count(err)
 	}
-	if x.held.fx.due != 0 {
-		x.held.take(ax)
-	}
-	if y.held.fx.due != 0 {
-		y.held.take(ay)
-	}
+	x.held.take(a)
+	y.held.take(a)
 	return err
 }
 
@@ -183,22 +173,6 @@ func (r *record) tick() {
 		k.fx.due |= dueTime
 		return nil
 	})
-}
-
-// finish does what follows a hold, with no lock held.
-func (r *record) finish(a *after) {
-	for _, c := range a.cancels {
-		c.f(c.err)
-	}
-	for _, h := range a.holds {
-		h.letGo()
-	}
-	if a.drain {
-		r.drain()
-	}
-	for _, m := range a.merges {
-		m.look()
-	}
 }
 
 // drain tells events until there are none. If a callback panics, what is left is told by the next drainer.

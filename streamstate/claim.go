@@ -66,7 +66,7 @@ func (c *Claim[P]) Apply(pos Position, fn func(Tx[P]) error) error {
 // End ends the claim: [HandOver] in good order, [Failed] because it cannot go on. What was received stays. The end of a
 // claim that is listed for shutdown is its shutdown.
 func (c *Claim[P]) End(kind EndKind) error {
-	return c.s.e.do(c.s.token(OpEnd), func(k *held) error { return k.end(&c.facts, kind) })
+	return c.s.e.do(c.token(OpEnd), func(k *held) error { return k.end(&c.facts, kind) })
 }
 
 // Release ends the claim and, if it is the partition's last one, gives the partition up. The handle is that of

@@ -24,7 +24,7 @@ type core struct {
 
 	lim     *limits
 	key     *Key
-	session uint64  // the present session; never reused within a book
+	session uint64 // the present session; never reused within a book
 	id      SessionID
 	cause   *ending // why the session ended, if it has
 
@@ -127,7 +127,7 @@ type token struct {
 
 // admits tells whether the call reaches the state.
 func (k *core) admits(t *token) bool {
-	if t.claim == nil {
+	if t.claim == nil || t.op == OpEnd { // the end of a claim that is listed is its shutdown
 		return (t.session == k.session || t.session == 0) && phaseTable[t.op][k.phase].lets()
 	}
 	return k.lives(t.claim)
@@ -319,16 +319,22 @@ func (k *core) healthy() bool {
 func (k *core) step(i int, e event, f facts, to PartitionState) {
 	p := &k.parts[i]
 	from := p.state
-	if rung := nextRung(from, e, f); rung != p.rung {
-		p.rung = rung
-		p.flags &^= flagTried
+	if e != evBegin && e != evEndHandOver { // these never climb; they are the frequent ones
+		if rung := nextRung(from, e, f); rung != p.rung {
+			p.rung = rung
+			p.flags &^= flagTried
+		}
 	}
 	p.state = to
-	if t := p.ticket(); t != nil && e != evRestartAccepted && (e != evShutDown || to != Fenced) {
-		k.endTicket(t, causeOf(e))
+	if p.x != nil && p.x.ticket != nil && e != evRestartAccepted && (e != evShutDown || to != Fenced) {
+		k.endTicket(p.x.ticket, causeOf(e))
 	}
-	k.rearm(p, from, e)
-	if from != to {
+	if to == Begun && p.rung == RungRestart {
+		p.at = noAlarm
+	} else {
+		k.rearm(p, from, e)
+	}
+	if k.lists && from != to {
 		k.report(i, from, to)
 	}
 	k.changed()

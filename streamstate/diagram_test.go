@@ -59,7 +59,7 @@ func (a *arrows) String() string {
 // phaseDiagram asks sessions that were brought into each phase, with a flush running and without.
 func phaseDiagram(t *testing.T) string {
 	var a arrows
-	for ph := Opening; ph < Gone; ph++ {
+	for ph := range Gone {
 		for _, op := range []Op{OpOpened, OpOpenFailed, OpStop, OpDrain, OpDrop, OpFlushReply, OpReopen} {
 			for _, flush := range []bool{false, true} {
 				w := newWorld(t, ph)

@@ -131,9 +131,7 @@ func (k *core) event(e Event) {
 }
 
 func (k *core) report(i int, from, to PartitionState) {
-	if k.lists {
-		k.event(Event{Kind: PartitionChanged, Partition: i, Was: from, Is: to})
-	}
+	k.event(Event{Kind: PartitionChanged, Partition: i, Was: from, Is: to})
 }
 
 // enterPhase is the only writer of the phase.

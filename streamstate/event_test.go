@@ -122,6 +122,40 @@ func TestCallbacksMayCallBack(t *testing.T) {
 	require.ErrorIs(t, err, ErrClosed)
 }
 
+// TestCallbacksMayWait has a callback wait for what the change that it tells of has brought about: a merge, and the
+// flush of another session, whose hold has ended (S31).
+func TestCallbacksMayWait(t *testing.T) {
+	var merge, freed *Handle
+	book := NewBook[int](Options{OnEvent: func(e Event) {
+		switch {
+		case e.Kind == FlushEnded && merge != nil:
+			require.NoError(t, merge.Wait(t.Context()))
+		case e.Kind == PhaseChanged && e.To == Gone && freed != nil:
+			require.NoError(t, freed.Wait(t.Context()))
+		}
+	}})
+	var s [3]*Session[int]
+	for i := range s {
+		var err error
+		s[i], err = book.Open(key(fmt.Sprint(i)), OpenOptions[int]{Partitions: 1, Wanted: None})
+		require.NoError(t, err)
+	}
+	f, err := s[0].StartFlush()
+	require.NoError(t, err)
+	merge = book.Merge(s[0], s[1], nil, func(_, _ Tx[int]) error { return nil })
+	require.NoError(t, f.Abort())
+	merge = nil
+
+	_, err = s[1].Hold(s[2])
+	require.NoError(t, err)
+	freed = newHandle()
+	go func() {
+		resolve(freed, s[2].Flush(t.Context(), func(context.Context, Timestamp) error { return nil }))
+	}()
+	require.NoError(t, s[1].Drop().Err())
+	require.NoError(t, book.Close().Wait(t.Context()))
+}
+
 func TestDropStream(t *testing.T) {
 	book := NewBook[int](Options{})
 	var flushes []*FlushTicket

@@ -56,7 +56,9 @@ func (k *held) take(a *after) {
 		k.lookAtClock()
 	}
 	fx.reset()
-	a.drain = k.calls.Start()
+	if k.calls.Start() {
+		a.drains = append(a.drains, k.r)
+	}
 	k.settle()
 }
 

@@ -48,14 +48,7 @@ func (h *hold) release() error {
 
 // letGo takes a hold off both records, because the session of one has ended. It comes after that one's hold of its lock,
 // never inside it, and before callbacks.
-func (h *hold) letGo() {
-	look := token{op: opLook} // allowed in every phase
-	_ = h.target.do(look, func(k *held) error {
-		k.unhold(h, causeHolderEnded)
-		return nil
-	})
-	_ = h.holder.do(look, func(k *held) error {
-		k.untake(h)
-		return nil
-	})
+func (h *hold) letGo(a *after) {
+	h.target.doInto(a, func(k *held) { k.unhold(h, causeHolderEnded) })
+	h.holder.doInto(a, func(k *held) { k.untake(h) })
 }

@@ -40,32 +40,34 @@ func (b *Book[P]) Merge(from, into *Session[P], ready func(from, into View) bool
 	if err != nil {
 		return resolvedHandle(err)
 	}
-	m.look()
+	a := after{merges: []*merge{m}}
+	a.finish()
 	return m.handle
 }
 
 // look is one look at the merge, with both records locked.
-func (m *merge) look() {
+func (m *merge) look(a *after) {
 	select {
 	case <-m.handle.Done():
-		m.part(nil)
+		m.part(a, nil)
 		return
 	default:
 	}
 	looked := false
 	defer func() {
 		if !looked { // fn or ready panicked
-			m.part(&EndedError{What: "merge", Cause: ErrPanicked})
+			m.part(a, &EndedError{What: "merge", Cause: ErrPanicked})
 		}
 	}()
-	err := pairUp(m.from, m.into, token{op: opLook}, token{op: opLook}, func(kf, ki *held) error {
+	look := token{op: opLook} // allowed in every phase
+	_ = pairInto(a, m.from, m.into, look, look, func(kf, ki *held) error {
 		m.decide(kf, ki)
 		return nil
 	})
-	looked = err == nil
+	looked = true
 }
 
-// decide decides: nothing is in the way but running flushes, or the merge holds nothing and waits.
+// decide goes on, or lets go: nothing is in the way but running flushes, or the merge holds nothing and waits.
 func (m *merge) decide(kf, ki *held) {
 	select {
 	case <-m.handle.Done():
@@ -114,9 +116,9 @@ func (m *merge) finish(kf, ki *held) {
 }
 
 // part has a merge that has ended, or must end, leave both records.
-func (m *merge) part(err error) {
-	look := token{op: opLook}
-	_ = pairUp(m.from, m.into, look, look, func(kf, ki *held) error { // two different records, always
+func (m *merge) part(a *after, err error) {
+	look := token{op: opLook} // allowed in every phase
+	_ = pairInto(a, m.from, m.into, look, look, func(kf, ki *held) error {
 		m.engage(kf, ki, 0)
 		kf.leave(m)
 		ki.leave(m)

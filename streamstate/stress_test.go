@@ -50,8 +50,12 @@ func (s *storm) work(r *rand.Rand) {
 		})
 		if err != nil {
 			s.fine(err)
-			if done.Err() == nil && errors.Is(err, ErrStaleClaim) {
-				s.bad.Store(errors.New("refused, and its context lives"))
+			if errors.Is(err, ErrStaleClaim) || errors.Is(err, ErrPhase) || errors.Is(err, ErrStaleSession) {
+				select { // it ends at once, but after the hold in which the claim did
+				case <-done.Done():
+				case <-time.After(10 * time.Second):
+					s.bad.Store(errors.New("refused, and its context lives"))
+				}
 			}
 			return
 		}

@@ -231,6 +231,9 @@ func TestRelationIsTotal(t *testing.T) {
 						}
 						r := nextRung(s, e, f)
 						require.Less(t, int(r), int(numRungs))
+						if e == evBegin || e == evEndHandOver {
+							require.Equal(t, rung, r, "core.step does not ask for these")
+						}
 						leaves := e == evUnwant || e == evRelease || e == evSessionEnd || e == evDeadline && s == Begun
 						leaves = leaves || e == evWant && f.left > 0
 						if !leaves {
