@@ -96,7 +96,7 @@ func TestConfigDefaults(t *testing.T) {
 		n: 5, all: 0b11111, blocks: 1 << 20, blockSize: 4096, quorum: 3,
 		maxJobs: 1024, maxBytes: 256 << 20, offlineJobs: 512, offlineBytes: 128 << 20,
 		offlineFor: 30 * time.Second, replyLook: 10 * time.Second / 8,
-		autoSync: SyncFlush, autoSyncJobs: 1024, autoSyncBytes: 256 << 20, maxCallbacks: 4096,
+		autoSync: SyncFlush, autoSyncJobs: 256, autoSyncBytes: 64 << 20, maxCallbacks: 4096,
 	}, lim)
 	require.Equal(t, Config[int]{Replicas: 5, Blocks: 1 << 20, BlockSize: 4096}, cfg, "the caller's is left as it is")
 }
@@ -119,7 +119,7 @@ func TestConfigDefaultsFollow(t *testing.T) {
 	require.EqualValues(t, 1, lim.offlineJobs)
 	require.EqualValues(t, 2500, lim.offlineBytes)
 	require.EqualValues(t, 1, lim.autoSyncJobs)
-	require.EqualValues(t, 5000, lim.autoSyncBytes)
+	require.EqualValues(t, 1250, lim.autoSyncBytes)
 	require.Equal(t, 4, lim.maxCallbacks)
 
 	lim = limitsOf(func(c *Config[int]) { c.BlockSize, c.Blocks = 1<<30, 1<<32 })

@@ -185,7 +185,7 @@ type JobError struct {
 	Kind    Kind
 	Done    int   // voters that did it, when it was decided
 	Failed  int   // replicas that failed it
-	Skipped int   // replicas that it was written off on
+	Skipped int   // replicas that it was written off on, when it was decided
 	Err     error // ErrQuorum, ErrLostWrite or ErrEnded
 	Cause   error // the first replica's error, the lost write's, or why it ended
 }

@@ -148,7 +148,7 @@ func TestJobLeaveWhileWoken(t *testing.T) {
 
 // TestJobWaitersComeAndGo has waiters leave while their wake-up is on its way, many times, really at once.
 func TestJobWaitersComeAndGo(t *testing.T) {
-	tr, conns := running(t, Config[int]{Replicas: 1})
+	tr, conns := running(t, Config[int]{Replicas: 1, AutoSync: SyncOff})
 	var wg sync.WaitGroup
 	for range 300 {
 		j := submit(t, tr, write(0, 1))

@@ -150,3 +150,33 @@ func TestFound_IdentityOfTheDeviceThatBecameActive(t *testing.T) {
 	p.connect()
 	x.finish()
 }
+
+// A write that was acknowledged early fails for those who voted when it was admitted. A flush behind it, for which one more
+// votes that was under repair by then, is done by a quorum and must fail all the same (J18). No other test saw the doom of
+// flushes that are already behind the write taken away.
+func TestFound_LostWriteDoomsTheFlushBehindIt(t *testing.T) {
+	eachOrder(t, func(t *testing.T, cfg Config[*load]) {
+		cfg.WriteBack = true
+		x := newRig(t, cfg)
+		x.tainted = true
+		require.NoError(t, x.tr.Fault(2, nil))
+		target := x.peers[2]
+		target.comeBack()
+		ticket, err := x.tr.Repair(2)
+		require.NoError(t, err)
+		w := x.write(1, 1)
+		require.NoError(t, w.Err())
+		require.NoError(t, ticket.Finish()) // nothing was ever written: there is nothing to copy
+		target.takeAnswer(w)
+		target.take()
+		target.answer(w.ID() + 1) // the last flush
+		x.requireReplica(2, Voting, HomeOffline)
+		f := x.flush()
+		x.peers[0].take()
+		x.peers[0].fail(w)
+		x.settle()
+		require.ErrorIs(t, f.Err(), ErrLostWrite)
+		x.heal()
+		x.finish()
+	})
+}

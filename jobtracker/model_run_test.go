@@ -148,8 +148,8 @@ func newRun(t *rapid.T) *mRun {
 	}
 	m.lim = mLimits{
 		maxJobs: c.MaxJobs, maxBytes: c.MaxBytes, offlineJobs: c.OfflineJobs, offlineBytes: c.OfflineBytes,
-		autoSyncJobs: uint64(c.AutoSyncJobs), autoSyncBytes: c.MaxBytes,
-		offlineFor: int64(c.OfflineFor), replyTimeout: int64(c.ReplyTimeout),
+		autoSyncJobs: uint64(c.AutoSyncJobs),
+		offlineFor:   int64(c.OfflineFor), replyTimeout: int64(c.ReplyTimeout),
 		offlineForever: c.OfflineFor < 0, replyPatient: c.ReplyTimeout < 0,
 	}
 	if c.OfflineJobs == 0 {
@@ -158,8 +158,9 @@ func newRun(t *rapid.T) *mRun {
 	if c.OfflineBytes == 0 {
 		m.lim.offlineBytes = c.MaxBytes / 2
 	}
+	m.lim.autoSyncBytes = max(1, m.lim.offlineBytes/2)
 	if c.AutoSyncJobs == 0 {
-		m.lim.autoSyncJobs = uint64(c.MaxJobs)
+		m.lim.autoSyncJobs = uint64(max(1, m.lim.offlineJobs/2))
 	}
 	if c.OfflineFor == 0 {
 		m.lim.offlineFor = int64(30 * time.Second)

@@ -38,7 +38,8 @@ type Config[P any] struct {
 	// OfflineBytes is how many bytes of jobs are kept for the replay of one replica that is away; with more it is
 	// faulted. At most MaxBytes. Zero: MaxBytes/2.
 	OfflineBytes int64
-	// OfflineFor is how long a replica may be away before it is faulted. Zero: 30 s. Negative: for ever.
+	// OfflineFor is how long a replica may be away before it is faulted. Zero: 30 s. Negative: for ever; then a job that
+	// finds no room beside what is kept for that replica waits for it as long as its context lasts.
 	OfflineFor time.Duration
 	// ReplyTimeout is how long a replica that owes answers may give none before its connection is ended. It is looked at
 	// eight times as often, so that the end comes between ReplyTimeout and 9/8 of it. Zero: 10 s. Negative: never.
@@ -47,9 +48,9 @@ type Config[P any] struct {
 	// AutoSync is what is inserted when AutoSyncJobs or AutoSyncBytes of work have been resolved since the last flush or
 	// barrier, so that jobs can be retired. Zero: a flush.
 	AutoSync SyncKind
-	// AutoSyncJobs is in jobs. Zero: MaxJobs.
+	// AutoSyncJobs is in jobs. Zero: OfflineJobs/2, at least 1, so that a replica can drop at any time and replay.
 	AutoSyncJobs int
-	// AutoSyncBytes is in bytes. Zero: MaxBytes.
+	// AutoSyncBytes is in bytes. Zero: OfflineBytes/2, at least 1.
 	AutoSyncBytes int64
 
 	// OnResolve, if set, is called once for each job that Submit returned, after it was resolved.
@@ -126,8 +127,8 @@ func (c *Config[P]) limits() (limits, error) {
 	bytes := number("MaxBytes", c.MaxBytes, max(defaultBytes, size), size, maxDevice)
 	offJobs := number("OfflineJobs", int64(c.OfflineJobs), max(jobs/2, 1), 1, jobs)
 	offBytes := number("OfflineBytes", c.OfflineBytes, max(bytes/2, 1), 1, bytes)
-	syncJobs := number("AutoSyncJobs", int64(c.AutoSyncJobs), jobs, 1, maxSyncJobs)
-	syncBytes := number("AutoSyncBytes", c.AutoSyncBytes, bytes, 1, maxDevice)
+	syncJobs := number("AutoSyncJobs", int64(c.AutoSyncJobs), max(offJobs/2, 1), 1, maxSyncJobs)
+	syncBytes := number("AutoSyncBytes", c.AutoSyncBytes, max(offBytes/2, 1), 1, maxDevice)
 	if bad != nil {
 		return limits{}, bad
 	}

@@ -35,8 +35,9 @@ type rig struct {
 	events   []Event
 	resolved map[JobID]int
 	retired  map[JobID]int
-	seq      uint64
-	loads    map[JobID]*load
+	// +checklocks:mu
+	seq   uint64
+	loads map[JobID]*load
 }
 
 const rigBlocks = 64

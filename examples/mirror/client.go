@@ -47,12 +47,23 @@ func newClient(c *nbd.Client, depth int) *client {
 
 // run sends n requests of a workload, as many at a time as there is room for.
 func (c *client) run(w workload, n int) error {
-	for range n {
+	_, err := c.runUntil(w, n, nil)
+	return err
+}
+
+// runUntil sends requests of a workload, at most n, until done is closed.
+func (c *client) runUntil(w workload, n int, done <-chan struct{}) (sent int, err error) {
+	for ; sent < n; sent++ {
+		select {
+		case <-done:
+			return sent, nil
+		default:
+		}
 		if err := c.send(w()); err != nil {
-			return err
+			return sent, err
 		}
 	}
-	return nil
+	return sent, nil
 }
 
 // send sends one request; it waits for room.

@@ -236,10 +236,7 @@ func underFio(t *testing.T, tcp bool, harms int, args, fioArgs []string, harm fu
 	for i := range harms {
 		victim := i % len(kits)
 		r.progress(250, end)
-		before := r.joins(victim)
-		harm(r, kits[victim])
-		require.NoError(t, r.watch.await(limited(t), func(s *sight) bool { return s.joined[victim] > before }),
-			"replica %d did not come back: %v", victim, r.said)
+		r.back(victim, func() { harm(r, kits[victim]) })
 	}
 	t.Logf("harmed %d times in %v", harms, time.Since(began).Round(time.Millisecond))
 	require.NoError(t, <-end)
@@ -274,12 +271,6 @@ func (r *rig) progress(n int, end <-chan error) {
 		require.Error(r.t, <-done)
 		require.Fail(r.t, "fio ended too soon", "%v", err)
 	}
-}
-
-// joins is how often the replica has become active.
-func (r *rig) joins(replica int) (n int) {
-	_ = r.watch.await(r.t.Context(), func(s *sight) bool { n = s.joined[replica]; return true })
-	return n
 }
 
 func fsyncs() map[string][]string {

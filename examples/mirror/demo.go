@@ -8,6 +8,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"time"
@@ -19,11 +20,13 @@ import (
 const (
 	demoSize   = 64 << 20
 	demoDepth  = 32
-	demoBefore = 40000 // requests with all replicas before, and after
-	demoAway   = 2500  // requests while one is away
+	demoBefore = 40000           // requests with all replicas before, and after
+	demoAway   = 2500            // requests while one is away
+	demoAct    = 9 * time.Second // the longest that these take, if the disk is slow
 	demoMemory = 512 << 20
-	demoLate   = demoDepth / 2 // requests while the answers of one are on their way
 	demoVictim = 1
+
+	lateJobs = 24 // requests answered by others before a connection is cut
 )
 
 var errCut = errors.New("cut by the demonstration")
@@ -125,8 +128,8 @@ func (s *show) acts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.say("%d requests of %s, %d at a time; each read is held to a model", s.before, name, demoDepth)
-	if err := s.client.run(w, s.before); err != nil {
+	s.say("the client runs %s, %d requests at a time; each read is held to a model", name, demoDepth)
+	if err := s.load(w, s.before, "with all replicas"); err != nil {
 		return err
 	}
 	release, err := s.cut(ctx, w)
@@ -134,25 +137,42 @@ func (s *show) acts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.say("%d more requests while replica %d is away: nobody waits for it", demoAway, demoVictim)
-	if err := s.client.run(w, demoAway); err != nil {
+	if err := s.load(w, demoAway, fmt.Sprintf("while replica %d is away, and nobody waits for it", demoVictim)); err != nil {
 		return err
 	}
 	if err := s.late(ctx, release); err != nil {
 		return err
 	}
-	s.say("%d more requests with all replicas, a flush, and a read of the whole device", s.before)
-	if err := s.client.run(w, s.before); err != nil {
+	if err := s.load(w, s.before, "with all replicas again"); err != nil {
 		return err
 	}
+	s.say("a flush, and a read of the whole device")
 	return errors.Join(s.client.sync(), s.client.check())
 }
 
-// cut ends the connection of a replica that has executed requests whose answers have not come.
+// load has the client send requests for a while.
+func (s *show) load(w workload, n int, when string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), demoAct)
+	defer cancel()
+	sent, err := s.client.runUntil(w, n, ctx.Done())
+	if err == nil {
+		s.say("%d requests %s", sent, when)
+	}
+	return err
+}
+
+// cut strands a replica while the client goes on.
 func (s *show) cut(ctx context.Context, w workload) (release func(), err error) {
-	victim := s.parts.locals[demoVictim]
-	caught, release := victim.hold()
 	s.say("replica %d goes on executing, but its answers stay on their way", demoVictim)
+	release, done := strand(ctx, s.mirror.drivers[demoVictim], s.parts.locals[demoVictim], s.watcher)
+	_, err = s.client.runUntil(w, math.MaxInt, done)
+	return release, err
+}
+
+// strand ends the connection of a replica that has executed jobs whose answers have not come: they are held back until
+// release is called. Until done is closed, clients must go on.
+func strand(ctx context.Context, d *driver, l *local, w *watcher) (release func(), done <-chan struct{}) {
+	caught, release := l.hold()
 	cut := make(chan struct{})
 	go func() {
 		defer close(cut)
@@ -164,12 +184,10 @@ func (s *show) cut(ctx context.Context, w workload) (release func(), err error) 
 		// A few more, if they can be had: a client that waits for what this replica alone was asked is helped by the cut.
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		_ = s.watcher.more(ctx, demoLate)
-		s.mirror.drivers[demoVictim].cut(errCut)
+		_ = w.more(ctx, lateJobs)
+		d.cut(errCut)
 	}()
-	err = s.client.run(w, 4*demoDepth)
-	<-cut
-	return release, err
+	return release, cut
 }
 
 // late lets the answers come, on a connection that has ended, and waits for the replica to come back.
@@ -178,13 +196,13 @@ func (s *show) late(ctx context.Context, release func()) error {
 	if _, err := t.Connect(demoVictim, jobtracker.Hello{}); !errors.Is(err, jobtracker.ErrNotQuiesced) {
 		return fmt.Errorf("a second connection to a replica whose first one is not drained: %w", err)
 	}
-	before := t.Stats()
+	before, joins := t.Stats(), s.watcher.joins(demoVictim)
 	s.say("replica %d is %v; what it was sent may still be executed, so a new connection is refused: %v", demoVictim, before.Replicas[demoVictim].State, jobtracker.ErrNotQuiesced)
 	s.say("its late answers come, each is handed to the tracker, and the connection is read to its end")
 	release()
 	err := s.watcher.await(ctx, func(seen *sight) bool {
 		r := seen.replicas[demoVictim]
-		return r.Phase == jobtracker.Voting || r.Phase == jobtracker.RepairReady
+		return seen.joined[demoVictim] > joins || r.Phase == jobtracker.RepairReady
 	})
 	if err != nil {
 		return err

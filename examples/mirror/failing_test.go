@@ -97,11 +97,11 @@ func TestFailingReplica(t *testing.T) {
 				r.phase(1, jobtracker.RepairReady)
 			}
 			bad.fail.Store(nil)
+			require.NoError(t, c.run(w, 100))
+			require.NoError(t, c.check())
 			require.NoError(t, r.watch.await(limited(t), func(s *sight) bool {
 				return s.joined[1] >= tc.joins && (tc.repair || s.replicas[1].Phase == jobtracker.Voting)
 			}))
-			require.NoError(t, c.run(w, 100))
-			require.NoError(t, c.check())
 			require.NoError(t, c.close())
 			r.end()
 			want := int32(3)
@@ -111,4 +111,38 @@ func TestFailingReplica(t *testing.T) {
 			require.Equal(t, want, r.clean.Load())
 		})
 	}
+}
+
+// bare is a backend that offers little.
+type bare struct{ info nbd.Info }
+
+func (b *bare) Info() nbd.Info                           { return b.info }
+func (b *bare) Submit(_ context.Context, r *nbd.Request) { r.Release(); r.Reply(nil) }
+func (b *bare) with(f nbd.TransmissionFlags) nbd.Backend { b.info.Flags = f; return b }
+func small(size int64) *bare                             { return &bare{nbd.Info{Size: size}} }
+
+const enough = nbd.SendFlush | nbd.SendFUA | nbd.SendWriteZeroes
+
+func TestUnfitReplicas(t *testing.T) {
+	unfit := small(4 << 20)
+	unfit.info.Flags = enough
+	for want, b := range map[string]nbd.Backend{
+		"does not offer flush":        small(4 << 20).with(nbd.SendFUA | nbd.SendWriteZeroes),
+		"does not offer FUA":          small(4 << 20).with(nbd.SendFlush | nbd.SendWriteZeroes),
+		"does not offer write zeroes": small(4 << 20).with(nbd.SendFlush | nbd.SendFUA),
+		"read-only":                   small(4 << 20).with(enough | nbd.ReadOnly),
+		"keeps the last 1048576":      small(1 << 20).with(enough),
+		"blocks have 4096 bytes":      &bare{nbd.Info{Size: 4 << 20, Flags: enough, MinBlock: 4096}},
+		"less than 33554432":          &bare{nbd.Info{Size: 4 << 20, Flags: enough, MaxBlock: 1 << 20}},
+	} {
+		uri := served(t, b)
+		_, err := tryRig(t, "-create", "-replica", uri)
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, "replica 0 ("+uri+")")
+	}
+	blank := served(t, small(4<<20).with(enough))
+	_, err := tryRig(t, "-replica", blank)
+	require.Error(t, err)
+	_, err = tryRig(t, "-wait", "50ms", "-replica", "nbd+unix:///?socket="+filepath.Join(t.TempDir(), "none"))
+	require.ErrorContains(t, err, "no replica can be reached")
 }

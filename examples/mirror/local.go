@@ -22,10 +22,13 @@ type local struct {
 	conns  sync.WaitGroup
 
 	mu sync.Mutex
-	// held is closed when replies are let go again; nil while none are held.
+	// holding: answers to jobs are kept back, those about the metadata are not.
 	// +checklocks:mu
-	held chan struct{}
-	// caught is closed when a reply is being held.
+	holding bool
+	// held are the answers kept back.
+	// +checklocks:mu
+	held []func()
+	// caught is closed when there is one.
 	// +checklocks:mu
 	caught chan struct{}
 }
@@ -63,7 +66,7 @@ func newLocal(path string, size int64) (*local, error) {
 		l.file, err = nbd.NewFile(disk, nbd.FileOptions{})
 	}
 	if err == nil {
-		l.server, err = nbd.NewServer(nbd.Options{Exports: []nbd.Export{{Backend: l.file}}, MaxRequest: maxRequest})
+		l.server, err = nbd.NewServer(nbd.Options{Exports: []nbd.Export{{Backend: l}}, MaxRequest: maxRequest})
 	}
 	if err != nil {
 		l.close()
@@ -78,7 +81,7 @@ func (l *local) source() source {
 		if err != nil {
 			return nil, "", err
 		}
-		l.conns.Go(func() { _ = l.server.ServeConn(&heldConn{Conn: far, l: l}) }) // how it ended is the driver's to see
+		l.conns.Go(func() { _ = l.server.ServeConn(far) }) // how it ended is the driver's to see
 		return near, "", nil
 	}}
 }
@@ -107,40 +110,76 @@ func loopback(ctx context.Context) (near, far net.Conn, err error) {
 	}
 }
 
-// hold keeps all replies from now on until the function it returns is called: the replica executes and does not answer.
-// caught is closed when the first one is being kept.
+// Info implements nbd.Backend.
+func (l *local) Info() nbd.Info { return l.file.Info() }
+
+// Submit implements nbd.Backend.
+func (l *local) Submit(ctx context.Context, r *nbd.Request) {
+	l.mu.Lock()
+	holding := l.holding && int64(r.Offset) < l.file.Info().Size-metaSpace
+	l.mu.Unlock()
+	if !holding {
+		l.file.Submit(ctx, r)
+		return
+	}
+	err := l.execute(r)
+	r.Release()
+	if !l.keep(func() { r.Reply(err) }) {
+		r.Reply(err)
+	}
+}
+
+// execute does a request.
+func (l *local) execute(r *nbd.Request) (err error) {
+	switch r.Command {
+	case nbd.CmdRead:
+		return l.file.ReadAt(r.Data, int64(r.Offset))
+	case nbd.CmdWrite:
+		err = l.file.WriteAt(r.Data, int64(r.Offset))
+	case nbd.CmdWriteZeroes, nbd.CmdTrim:
+		err = l.file.Zero(int64(r.Offset), int64(r.Length), r.Flags&nbd.FlagNoHole == 0)
+	case nbd.CmdFlush:
+		return l.file.Flush()
+	case nbd.CmdCache, nbd.CmdDisc:
+		return nbd.EINVAL // not offered
+	}
+	if err == nil && r.Flags&nbd.FlagFUA != 0 {
+		err = l.file.Flush()
+	}
+	return err
+}
+
+// hold keeps all answers to jobs from now on until release is called: the replica executes and does not answer. caught is
+// closed when the first one is being kept.
 func (l *local) hold() (caught <-chan struct{}, release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	held := make(chan struct{})
-	l.held, l.caught = held, make(chan struct{})
-	return l.caught, sync.OnceFunc(func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.held = nil
-		close(held)
-	})
+	l.holding, l.caught = true, make(chan struct{})
+	return l.caught, l.release
 }
 
-// heldConn is the server's end of a connection to a local replica.
-type heldConn struct {
-	net.Conn
-	l *local
+// keep keeps an answer; false if none are kept any more.
+func (l *local) keep(answer func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.holding {
+		return false
+	}
+	if l.held = append(l.held, answer); len(l.held) == 1 {
+		close(l.caught)
+	}
+	return true
 }
 
-// Write implements net.Conn.
-func (c *heldConn) Write(p []byte) (int, error) {
-	c.l.mu.Lock()
-	held := c.l.held
-	if held != nil && c.l.caught != nil {
-		close(c.l.caught)
-		c.l.caught = nil
+// release lets all answers go.
+func (l *local) release() {
+	l.mu.Lock()
+	held := l.held
+	l.holding, l.held = false, nil
+	l.mu.Unlock()
+	for _, answer := range held {
+		answer()
 	}
-	c.l.mu.Unlock()
-	if held != nil {
-		<-held
-	}
-	return c.Conn.Write(p)
 }
 
 // close ends the replica; what it has not executed is lost.

@@ -106,7 +106,10 @@ func rigOf(t *testing.T, cfg config, change func([]source)) (*rig, error) {
 	t.Helper()
 	r := &rig{t: t, watch: newWatcher(cfg.replicas), said: newDiary(t.Output())}
 	r.watch.attach(&cfg)
-	logger := log.New(r.said, "", 0)
+	logger, debug := log.New(r.said, "", 0), slog.New(slog.DiscardHandler)
+	if cfg.verbose {
+		debug = slog.New(slog.NewTextHandler(r.said, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
 	var err error
 	if r.parts, err = gather(cfg, logger); err != nil {
 		return nil, err
@@ -114,7 +117,7 @@ func rigOf(t *testing.T, cfg config, change func([]source)) (*rig, error) {
 	if change != nil {
 		change(r.parts.sources)
 	}
-	r.mirror, err = start(t.Context(), cfg, r.parts.sources, r.parts.create, logger, slog.New(slog.DiscardHandler))
+	r.mirror, err = start(t.Context(), cfg, r.parts.sources, r.parts.create, logger, debug)
 	if err != nil {
 		r.parts.close()
 		return r, err
@@ -161,6 +164,15 @@ func (r *rig) client() *client {
 func (r *rig) phase(replica int, p jobtracker.ReplicaPhase) {
 	r.t.Helper()
 	require.NoError(r.t, r.watch.await(limited(r.t), func(s *sight) bool { return s.replicas[replica].Phase == p }))
+}
+
+// back waits until a replica has become active again by what do does.
+func (r *rig) back(replica int, do func()) {
+	r.t.Helper()
+	before := r.watch.joins(replica)
+	do()
+	err := r.watch.await(limited(r.t), func(s *sight) bool { return s.joined[replica] > before })
+	require.NoError(r.t, err, "replica %d did not come back", replica)
 }
 
 // requireModel holds the files of replicas against a client's model.

@@ -220,7 +220,11 @@ func (w *sender) writeMeta(fence jobtracker.JobID) {
 // landed takes the news that the copy is durable: a flush has its number, and calls their dirty bits.
 func (w *sender) landed() {
 	w.copy = nil
+	was := w.marks.durable.count()
 	w.marks.landed()
+	if now := w.marks.durable.count(); now < was {
+		w.d.m.slog.Debug("extents are clean again", "replica", w.d.index, "dirty", now)
+	}
 	if w.noted {
 		c := w.flush
 		w.flush, w.noted = nil, false

@@ -78,3 +78,10 @@ func (w *watcher) more(ctx context.Context, n int) error {
 	w.mu.Unlock()
 	return w.await(ctx, func(s *sight) bool { return s.resolved >= want })
 }
+
+// joins is how often a replica has become active.
+func (w *watcher) joins(replica int) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.seen.joined[replica]
+}
