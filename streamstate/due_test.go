@@ -66,6 +66,7 @@ func TestLadder(t *testing.T) {
 	require.NoError(t, resub.Done())
 	require.NoError(t, l.s.BeginFailed(0, "A"))
 	rec := take[*RecoverTicket](l)
+	l.idle() // it is out
 	require.NoError(t, rec.Failed())
 	l.idle()
 	require.NoError(t, l.core(func(k *core) error { k.stamp(1); k.tick(1 + instant(time.Hour)); return nil }))
