@@ -1,58 +1,19 @@
 package jobtracker
 
-import "context"
+import "github.com/staleproof/staleproof/internal/handle"
 
-// Handle is something that ends by itself, whether or not anybody waits. All methods are safe for concurrent use.
-type Handle struct {
-	done chan struct{}
-	err  error // set before done is closed
-}
+// Handle is something that ends by itself, whether or not anybody waits. All methods are safe for concurrent use:
+//
+//	Done() <-chan struct{}            // closed when it has ended
+//	Err() error                       // how it ended; nil before
+//	Wait(ctx context.Context) error   // waits for the end; the context bounds only the wait
+//
+// What has ended is told even to an ended context.
+type Handle = handle.Handle
 
-func newHandle() *Handle { return &Handle{done: make(chan struct{})} }
+func newHandle() *Handle { return handle.New() }
 
-func resolvedHandle(err error) *Handle {
-	h := newHandle()
-	h.resolve(err)
-	return h
-}
+func resolvedHandle(err error) *Handle { return handle.Resolved(err) }
 
-// resolve ends the handle; only the first call counts. The caller makes sure that calls do not overlap.
-func (h *Handle) resolve(err error) {
-	if h == nil {
-		return
-	}
-	select {
-	case <-h.done:
-	default:
-		h.err = err
-		close(h.done)
-	}
-}
-
-// Done is closed when it has ended.
-func (h *Handle) Done() <-chan struct{} { return h.done }
-
-// Err is how it ended; nil before.
-func (h *Handle) Err() error {
-	select {
-	case <-h.done:
-		return h.err
-	default:
-		return nil
-	}
-}
-
-// Wait waits for the end and returns how it ended. The context bounds only the wait; its cause is returned.
-func (h *Handle) Wait(ctx context.Context) error {
-	select {
-	case <-h.done:
-		return h.err
-	default:
-	}
-	select {
-	case <-h.done:
-		return h.err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
+// resolve ends a handle; only the first call counts, and nil is ignored.
+func resolve(h *Handle, err error) { handle.Resolve(h, err) }

@@ -169,7 +169,7 @@ func (t *Tracker[P]) takeRareLocked(fx *effects) {
 	for _, e := range fx.repairs {
 		if r := t.repairs[e.replica]; r != nil && r.token.ticket == e.ticket {
 			t.repairs[e.replica] = nil
-			r.ended.resolve(e.err)
+			resolve(r.ended, e.err)
 			cause := e.err
 			if cause == nil {
 				cause = &EndedError{What: "repair", Cause: ErrRepaired}
@@ -194,11 +194,11 @@ func (t *Tracker[P]) takeRareLocked(fx *effects) {
 // +checklocks:t.mu
 func (t *Tracker[P]) takePhaseLocked(e phaseEnd) {
 	if e.begun {
-		t.begin.resolve(nil)
+		resolve(t.begin, nil)
 		return
 	}
-	t.begin.resolve(&EndedError{What: "activation", Cause: e.cause})
-	t.finish.resolve(e.err)
+	resolve(t.begin, &EndedError{What: "activation", Cause: e.cause})
+	resolve(t.finish, e.err)
 	t.finish = nil
 }
 
@@ -314,7 +314,7 @@ func (t *Tracker[P]) lagLocked() {
 // +checklocks:t.mu
 func (t *Tracker[P]) restLocked() {
 	if t.core.phase == Closed && t.ticks == 0 && t.calls.Len() == 0 {
-		t.closed.resolve(nil)
+		resolve(t.closed, nil)
 	}
 }
 

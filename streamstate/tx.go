@@ -1,0 +1,274 @@
+package streamstate
+
+import "iter"
+
+// View is a look at a session within a transaction. It is valid until the function it was given to returns; after that
+// its methods answer ErrTxDone, or nothing where they return no error.
+type View struct {
+	r *record
+	n uint64
+}
+
+// core is the state, nil if the transaction is done.
+func (v View) core() *core {
+	if v.r == nil || v.r.tx.Load() != v.n {
+		return nil
+	}
+	return v.r.view()
+}
+
+// Err is [ErrTxDone] if the transaction is done.
+func (v View) Err() error {
+	if v.core() == nil {
+		return ErrTxDone
+	}
+	return nil
+}
+
+// Phase is the session's phase; [Gone] if the transaction is done.
+func (v View) Phase() Phase {
+	if k := v.core(); k != nil {
+		return k.phase
+	}
+	return Gone
+}
+
+// Healthy tells whether every wanted partition is Begun and none must roll back; true when none is wanted.
+func (v View) Healthy() bool {
+	k := v.core()
+	return k != nil && k.healthy()
+}
+
+// Len is the number of partitions.
+func (v View) Len() int {
+	if k := v.core(); k != nil {
+		return len(k.parts)
+	}
+	return 0
+}
+
+// Received is the vector of what is received.
+func (v View) Received() Timestamp {
+	if k := v.core(); k != nil {
+		return k.timestamp()
+	}
+	return Timestamp{}
+}
+
+// Flushed is the vector of what is flushed.
+func (v View) Flushed() Timestamp {
+	if k := v.core(); k != nil {
+		e := k.flushed.edit(len(k.parts))
+		return e.done()
+	}
+	return Timestamp{}
+}
+
+// FlushRunning tells whether a flush runs.
+func (v View) FlushRunning() bool {
+	k := v.core()
+	return k != nil && k.flush != nil
+}
+
+// Partition is the state of one partition. [ErrTxDone], [ErrArgument].
+func (v View) Partition(partition int) (PartitionView, error) {
+	k := v.core()
+	if k == nil {
+		return PartitionView{}, ErrTxDone
+	}
+	if err := k.inRange(partition); err != nil {
+		return PartitionView{}, err
+	}
+	return k.look(partition), nil
+}
+
+// Partitions ranges over all partitions, in ascending order, as long as the transaction is not done.
+func (v View) Partitions() iter.Seq2[int, PartitionView] {
+	return func(yield func(int, PartitionView) bool) {
+		for i := range v.Len() {
+			k := v.core()
+			if k == nil || !yield(i, k.look(i)) {
+				return
+			}
+		}
+	}
+}
+
+// PartitionView is a copy of what is known of one partition.
+type PartitionView struct {
+	State    PartitionState
+	Rung     Rung
+	Claims   []ClaimView // the live ones, or those that are listed for shutdown
+	Received Position    // zero if HasReceived is not set
+	Flushed  Position    // zero if HasFlushed is not set
+
+	HasReceived, HasFlushed bool
+}
+
+// ClaimView is a copy of what is known of one claim.
+type ClaimView struct {
+	ID           ClaimID
+	Owner        string
+	Term         uint64
+	Next         uint64 // the next number that it may hand in
+	MustRollBack bool
+	RollBackTo   Position
+}
+
+func (c *claimFacts) look(next uint64) ClaimView {
+	v := ClaimView{ID: c.id, Owner: c.owner, Term: c.term, Next: next}
+	if c.rollTo != nil {
+		v.MustRollBack, v.RollBackTo = true, *c.rollTo
+	}
+	return v
+}
+
+func (k *core) look(i int) PartitionView {
+	p := &k.parts[i]
+	v := PartitionView{State: p.state, Rung: p.rung}
+	for l := range p.live {
+		v.Claims = append(v.Claims, l.facts.look(l.next))
+	}
+	for _, c := range p.listed() {
+		v.Claims = append(v.Claims, c.look(0))
+	}
+	if v.HasReceived = p.received.present(); v.HasReceived {
+		v.Received = p.received
+	}
+	v.Flushed, v.HasFlushed = k.flushed.At(i)
+	return v
+}
+
+// ReadTx is a [View] with the payload.
+type ReadTx[P any] struct {
+	View
+	e *entry[P]
+}
+
+// Payload is the session's payload, as the transaction has set it.
+func (t ReadTx[P]) Payload() (P, error) {
+	if t.core() == nil {
+		var none P
+		return none, ErrTxDone
+	}
+	if t.e.set {
+		return t.e.pending, nil
+	}
+	return t.e.payload, nil
+}
+
+// Tx is a transaction: a look at the session, and the only way to change its payload.
+type Tx[P any] struct{ ReadTx[P] }
+
+// SetPayload replaces the payload when the function returns without an error.
+func (t Tx[P]) SetPayload(p P) error {
+	if t.core() == nil {
+		return ErrTxDone
+	}
+	t.e.pending, t.e.set = p, true
+	return nil
+}
+
+// txOf begins a transaction; the end of the hold ends it. Under the lock.
+func (e *entry[P]) txOf() Tx[P] { return Tx[P]{ReadTx[P]{View{&e.record, e.tx.Load()}, e}} }
+
+// call runs a caller's function as a transaction. What it set counts if it returns no error. Under the lock.
+func (e *entry[P]) call(k *held, fn func(Tx[P]) error) error {
+	e.set = false
+	if err := fn(e.txOf()); err != nil {
+		return e.fail(k, err)
+	}
+	e.commit()
+	return nil
+}
+
+// fail ends a transaction whose function failed: the error is the caller's own, what it set is forgotten.
+func (e *entry[P]) fail(k *held, err error) error {
+	k.foreign = true
+	e.discard()
+	return err
+}
+
+func (e *entry[P]) commit() {
+	if e.set {
+		e.payload = e.pending
+		e.discard()
+	}
+}
+
+func (e *entry[P]) discard() {
+	if e.set {
+		var none P
+		e.pending, e.set = none, false
+	}
+}
+
+// Read runs fn with a view of the session that cannot change anything. fn is to be short; its error is returned.
+func (s *Session[P]) Read(fn func(ReadTx[P]) error) error {
+	e := s.e
+	return e.run(s.token(OpRead), func(k *held) error {
+		e.set = false
+		if err := fn(e.txOf().ReadTx); err != nil {
+			k.foreign = true
+			return err
+		}
+		return nil
+	})
+}
+
+// Update runs fn as a transaction. fn is to be short; its error is returned, and then nothing has changed but what it did
+// to what the payload points at.
+func (s *Session[P]) Update(fn func(Tx[P]) error) error { return s.update(OpUpdate, fn) }
+
+func (s *Session[P]) update(op Op, fn func(Tx[P]) error) error {
+	return s.e.run(s.token(op), func(k *held) error {
+		if err := s.e.call(k, fn); err != nil {
+			return err
+		}
+		k.changed()
+		return nil
+	})
+}
+
+// Pair runs fn as a transaction on two sessions of the book at once. Either's refusal is returned; [ErrSameSession] if
+// both belong to one key, [ErrArgument] if they belong to two books.
+func (b *Book[P]) Pair(x, y *Session[P], fn func(x, y Tx[P]) error) error {
+	return pairUp(&x.e.record, &y.e.record, x.token(OpPair), y.token(OpPair), func(kx, ky *held) error {
+		x.e.set, y.e.set = false, false
+		if err := fn(x.e.txOf(), y.e.txOf()); err != nil {
+			kx.foreign = true
+			x.e.discard()
+			y.e.discard()
+			return err
+		}
+		x.e.commit()
+		y.e.commit()
+		kx.changed()
+		ky.changed()
+		return nil
+	})
+}
+
+// Timestamp is the vector of what is received. It shares what did not change with the last one.
+func (s *Session[P]) Timestamp() (t Timestamp, err error) {
+	dirty := 0
+	err = s.e.do(s.token(OpRead), func(k *held) error {
+		if dirty = k.dirtyChunks(); dirty == 0 {
+			t = k.received
+		}
+		return nil
+	})
+	for err == nil && t.v == nil { // allocate outside the hold, and again should more have changed meanwhile
+		room := newSpare(s.e.parts, dirty)
+		err = s.e.do(s.token(OpRead), func(k *held) error {
+			switch dirty = k.dirtyChunks(); {
+			case dirty == 0 && k.received.v != nil:
+				t = k.received
+			case dirty <= len(room.chunks):
+				t = k.snapshot(room)
+			}
+			return nil
+		})
+	}
+	return t, err
+}
