@@ -117,12 +117,7 @@ func (c *core) succeed(id JobID, s *slot, r int) {
 	bit := uint8(1) << r
 	rep := &c.reps[r]
 	s.done |= bit
-	if s.charged&bit != 0 { // uncharge, for one
-		s.charged &^= bit
-		rep.jobs--
-		rep.bytes -= c.bytes(s)
-		c.roomier()
-	}
+	c.unchargeOn(s, r)
 	switch s.kind {
 	case Copy:
 		c.copied(id, s, r)

@@ -306,22 +306,21 @@ func (c *core) charge(s *slot) {
 
 // uncharge returns the charges of the job on the replicas of the mask.
 func (c *core) uncharge(s *slot, mask uint8) {
-	mask &= s.charged
-	if mask == 0 {
-		return
+	for m := mask & s.charged; m != 0; m &= m - 1 {
+		c.unchargeOn(s, first(m))
 	}
-	s.charged &^= mask
-	size := c.bytes(s)
-	for m := mask; m != 0; m &= m - 1 {
-		rep := &c.reps[first(m)]
-		rep.jobs--
-		rep.bytes -= size
-	}
-	c.roomier()
 }
 
-// roomier has applicants looked at: there is more room.
-func (c *core) roomier() {
+// unchargeOn returns the charge of the job on replica r, once.
+func (c *core) unchargeOn(s *slot, r int) {
+	bit := uint8(1) << r
+	if s.charged&bit == 0 {
+		return
+	}
+	s.charged &^= bit
+	rep := &c.reps[r]
+	rep.jobs--
+	rep.bytes -= c.bytes(s)
 	if c.waiting.Len() > 0 {
 		c.todo |= todoAdmit
 	}
