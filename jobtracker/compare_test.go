@@ -8,7 +8,7 @@ import (
 )
 
 // TestActivationDoesNotDependOnTheOrder has one dirty replica beside a clean quorum, connected in each order: the quorum
-// begins, and the dirty one needs a repair. With the dirty one in the place of one of the quorum nothing begins.
+// begins, and the dirty one needs a repair. Seen red with dirty replicas counted as equal.
 func TestActivationDoesNotDependOnTheOrder(t *testing.T) {
 	hello := func(dirty bool) Hello { return Hello{Generation: 1, Flush: 3, Dirty: dirty} }
 	for _, order := range [][]int{{0, 1, 2}, {1, 0, 2}, {2, 1, 0}} {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// These were found by somebody who set out to break the tracker. Each failed on the code of that day.
+// These were found by somebody who set out to break the tracker. Each was seen red with its protection taken out.
 
 // TestFailedSnapshotsLeaveAutoSyncOn has snapshots that fail at once: they are done by nobody and retire nothing, so they
 // must not count as a sync (J26).

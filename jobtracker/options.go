@@ -39,8 +39,8 @@ type Config[P any] struct {
 	// OfflineBytes is how many bytes of jobs are kept for the replay of one replica that is away; with more it is
 	// faulted. At most MaxBytes. Zero: MaxBytes/2.
 	OfflineBytes int64
-	// OfflineFor is how long a replica may be away before it is faulted. Zero: 30 s. Negative: for ever; then a job that
-	// finds no room beside what is kept for that replica waits for it as long as its context lasts.
+	// OfflineFor is how long a replica may be away before it is faulted. Zero: 30 s. Negative: for ever. Admission
+	// does not wait for it meanwhile.
 	OfflineFor time.Duration
 	// ReplyTimeout is how long a replica that owes answers may give none before its connection is ended. It is looked at
 	// eight times as often, so that the end comes between ReplyTimeout and 9/8 of it. Zero: 10 s. Negative: never.
