@@ -194,6 +194,8 @@ func TestParseURIRefuses(t *testing.T) {
 		{"nbd://:::1/x", "host"},
 		{"nbd://a%25b/x", "host"},
 		{"nbd://[::1", "host"},
+		{"nbd://[fe80::1%25\xb2]/x", "host"},
+		{"nbd://[fe80::1%25a b]/x", "host"},
 	} {
 		_, err := ParseURI(tc.in)
 		require.ErrorIs(t, err, ErrURI, tc.in)

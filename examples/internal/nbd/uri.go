@@ -120,10 +120,14 @@ func tcpURI(u *url.URL, socket, export string) (URI, string) {
 func isHost(raw, host string) bool {
 	if strings.HasPrefix(raw, "[") {
 		addr, err := netip.ParseAddr(host)
-		return err == nil && addr.Is6()
+		return err == nil && addr.Is6() && strings.Trim(addr.Zone(), zoneBytes) == ""
 	}
 	return !strings.ContainsAny(host, ":%[]")
 }
+
+// zoneBytes may stand in a zone unescaped (RFC 6874, ZoneID). Package url writes any other escaped and does not
+// read it again.
+const zoneBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~"
 
 // String is the inverse of ParseURI.
 func (u URI) String() string {
