@@ -108,7 +108,7 @@ func checkOrder(t *rapid.T) {
 		"retire2": retire,
 		"sweep": func(t *rapid.T) {
 			if o.ids == nil {
-				t.Skip("nothing to sweep")
+				return // no Skip without a draw: a fuzzer's bytes can ask for a hundred of them in a row, and rapid gives up
 			}
 			before := o.appendState(nil)
 			o.sweep()
@@ -126,7 +126,7 @@ func checkOrder(t *rapid.T) {
 		},
 		"old id": func(t *rapid.T) {
 			if o.ids == nil {
-				t.Skip("no id is old")
+				return
 			}
 			before := o.appendState(nil)
 			require.Empty(t, o.add(o.last, orderAll, 0, 0, nil))
