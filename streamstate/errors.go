@@ -150,7 +150,7 @@ type refusal interface {
 type StaleError struct {
 	Key     *Key      // not to be changed
 	Session SessionID // the caller's
-	Current SessionID // the present one; zero if the key is gone or being dropped
+	Current SessionID // the record's present one; zero if the record is gone or being dropped, also if its key was opened again
 	Cause   error     // why the caller's session ended
 }
 

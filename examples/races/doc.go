@@ -6,6 +6,8 @@
 //
 // The races:
 //
+//   - stream: the stream race, Couchbase MB-37227. The script is in stream.go, the naive follower in stream_naive.go, the
+//     one around package streamstate in stream_ours.go.
 //   - orphan: the orphaned completion, Crucible #1121. The script is in orphan.go, the naive tracker in orphan_naive.go,
 //     the one around package jobtracker in orphan_ours.go.
 package main

@@ -16,6 +16,7 @@ var races = []struct {
 	name, title string
 	play        func(out *strings.Builder, dumps bool) bool
 }{
+	{"stream", "the stream race, Couchbase MB-37227", playStream},
 	{"orphan", "the orphaned completion, Crucible #1121", playOrphan},
 }
 

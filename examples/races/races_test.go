@@ -6,11 +6,14 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/staleproof/staleproof/streamstate"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -28,9 +31,24 @@ func TestOrphanDumps(t *testing.T) {
 	o, err := newOurs(true)
 	require.NoError(t, err)
 	var out strings.Builder
-	require.True(t, perform(&out, true, orphanScript(true)[:8], newNaive(ringSize), o))
+	require.True(t, perform(&out, true, orphanStory(orphanScript(true)[:8], newNaive(ringSize), o)))
 	requireGolden(t, "testdata/orphan_dumps.txt", out.String())
 	require.NoError(t, o.close())
+}
+
+func TestStreamGolden(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	require.Zero(t, run([]string{"-race", "stream"}, &stdout, &stderr), "%s", &stdout)
+	require.Empty(t, stderr.String())
+	requireGolden(t, "testdata/stream.txt", stdout.String())
+}
+
+func TestStreamDumps(t *testing.T) {
+	f := newFollower()
+	var out strings.Builder
+	require.True(t, perform(&out, true, streamStory(true, newNaiveFollower(), f)))
+	requireGolden(t, "testdata/stream_dumps.txt", out.String())
+	require.NoError(t, f.close())
 }
 
 func requireGolden(t *testing.T, name, got string) {
@@ -44,22 +62,26 @@ func requireGolden(t *testing.T, name, got string) {
 }
 
 func TestCommandLine(t *testing.T) {
-	ends, was := true, races[0].play
-	defer func() { races[0].play = was }()
-	races[0].play = func(out *strings.Builder, dumps bool) bool {
-		fmt.Fprintf(out, "played, dumps %v", dumps)
-		return ends
+	ends, was := true, slices.Clone(races)
+	defer func() { races = was }()
+	races = slices.Clone(races)
+	for i, r := range races {
+		races[i].play = func(out *strings.Builder, dumps bool) bool {
+			fmt.Fprintf(out, "%s played, dumps %v\n", r.name, dumps)
+			return ends
+		}
 	}
 	for name, tc := range map[string]struct {
 		args           []string
 		status         int
 		stdout, stderr string
 	}{
-		"no flags":     {nil, 0, "played, dumps false", ""},
-		"all":          {[]string{"-race", "all"}, 0, "played, dumps false", ""},
-		"verbose":      {[]string{"-race", "orphan", "-v"}, 0, "played, dumps true", ""},
+		"no flags":     {nil, 0, "stream played, dumps false\norphan played, dumps false\n", ""},
+		"all":          {[]string{"-race", "all"}, 0, "stream played, dumps false\norphan played, dumps false\n", ""},
+		"both":         {[]string{"-race", "orphan,stream"}, 0, "stream played, dumps false\norphan played, dumps false\n", ""},
+		"verbose":      {[]string{"-race", "orphan", "-v"}, 0, "orphan played, dumps true", ""},
 		"help":         {[]string{"-h"}, 0, "usage: races", ""},
-		"unknown race": {[]string{"-race", "orphan,lost"}, 2, "", `unknown race "lost"; there are: all, orphan`},
+		"unknown race": {[]string{"-race", "orphan,lost"}, 2, "", `unknown race "lost"; there are: all, stream, orphan`},
 		"no race":      {[]string{"-race", ""}, 2, "", `unknown race ""`},
 		"unknown flag": {[]string{"-x"}, 2, "", "flag provided but not defined: -x"},
 		"argument":     {[]string{"orphan"}, 2, "", `unexpected argument "orphan"`},
@@ -107,12 +129,66 @@ func TestOrphanVerdict(t *testing.T) {
 				ours = tc.spoil(o)
 			}
 			var out strings.Builder
-			require.False(t, perform(&out, false, orphanScript(false)[:7], tc.naive, ours)) // the rest takes long
+			require.False(t, perform(&out, false, orphanStory(orphanScript(false)[:7], tc.naive, ours))) // the rest takes long
 			require.Contains(t, out.String(), tc.says)
 			require.Contains(t, out.String(), "Verdict: NOT AS EXPECTED")
 			require.NoError(t, o.close())
 		})
 	}
+}
+
+// TestStreamVerdict is TestOrphanVerdict for the other race.
+func TestStreamVerdict(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reopened bool
+		naive    func(n *naiveFollower) follower
+		ours     func(f *ourFollower) follower
+		says     string
+	}{
+		"naive checks again":   {false, func(n *naiveFollower) follower { return &spoiltFollower{follower: n} }, nil, "should have indexed what was erased"},
+		"another panic":        {false, func(n *naiveFollower) follower { return &spoiltFollower{follower: n, panics: true} }, nil, "should have indexed what was erased"},
+		"successor left alone": {true, func(n *naiveFollower) follower { return &spoiltFollower{follower: n} }, nil, "should have written into the new life"},
+		"ours accepts":         {true, nil, func(f *ourFollower) follower { return &spoiltFollower{follower: f, err: errors.New("accepted")} }, "WRONG: accepted"},
+		"ours panics":          {false, nil, func(f *ourFollower) follower { return &spoiltFollower{follower: f, panics: true} }, "PANIC: spoilt"},
+		"ours is a live token": {true, nil, func(f *ourFollower) follower { return &spoiltFollower{follower: f, live: f} }, "WRONG: want session"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, n := newFollower(), newNaiveFollower()
+			var naive, ours follower = n, f
+			if tc.naive != nil {
+				naive = tc.naive(n)
+			}
+			if tc.ours != nil {
+				ours = tc.ours(f)
+			}
+			var out strings.Builder
+			require.False(t, perform(&out, false, streamStory(tc.reopened, naive, ours)))
+			require.Contains(t, out.String(), tc.says)
+			require.Contains(t, out.String(), "Verdict: NOT AS EXPECTED")
+			require.NoError(t, f.close())
+		})
+	}
+}
+
+// spoiltFollower takes the late answer otherwise.
+type spoiltFollower struct {
+	follower
+	panics bool
+	err    error
+	live   *ourFollower // answers with a token of the present life
+}
+
+func (s *spoiltFollower) reply(p int) (string, error) {
+	if p != raced {
+		return s.follower.reply(p)
+	}
+	switch {
+	case s.panics:
+		panic("spoilt")
+	case s.live != nil:
+		return s.live.late(question{s.live.s, s.live.asked[p].ticket}, func(streamstate.Tx[restarts]) error { return nil })
+	}
+	return "accepted", s.err
 }
 
 // spoilt is a tracker that takes a late reply otherwise.
