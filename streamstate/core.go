@@ -62,7 +62,11 @@ type partition struct {
 	state PartitionState
 	rung  Rung
 	flags flags
+	tries uint8 // tickets since a claim was stable, at most maxTries
 }
+
+// maxTries is where the count of a partition's tickets ends: a pause that doubles with each is long by then.
+const maxTries = 31
 
 type flags uint8
 
@@ -329,7 +333,7 @@ func (k *core) step(i int, e event, f facts, to PartitionState) {
 	if p.x != nil && p.x.ticket != nil && e != evRestartAccepted && (e != evShutDown || to != Fenced) {
 		k.endTicket(p.x.ticket, causeOf(e))
 	}
-	if to == Begun && p.rung == RungRestart {
+	if to == Begun && p.rung == RungRestart && p.tries == 0 {
 		p.at = noAlarm
 	} else {
 		k.rearm(p, from, e)
@@ -345,7 +349,7 @@ func (k *core) rearm(p *partition, from PartitionState, e event) {
 	switch p.state {
 	case Begun:
 		p.at = noAlarm
-		if p.rung > RungRestart {
+		if p.repaired() {
 			k.arm(&p.at, alarmStable)
 		}
 	case Contested:
@@ -371,6 +375,9 @@ func (k *core) rearm(p *partition, from PartitionState, e event) {
 		p.at = noAlarm
 	}
 }
+
+// repaired tells whether the partition is not known to be well yet: its claim is to live for a while.
+func (p *partition) repaired() bool { return p.rung > RungRestart || p.tries > 0 }
 
 // wantedParts ranges over the partitions that are wanted.
 func (k *core) wantedParts(yield func(int, *partition) bool) {

@@ -81,7 +81,10 @@ func (k *core) move(p *partition, l *claim, c *claimFacts, pos *Position) {
 func (k *core) steady(p *partition) {
 	p.rung = RungRestart
 	p.flags &^= flagTried
-	if p.state == Begun {
+	if k.lim.lengths[alarmStable] < 0 {
+		p.tries = 0 // else it must live for a while: data may come and end again and again
+	}
+	if p.state == Begun && p.tries == 0 {
 		p.at = noAlarm
 	}
 }
@@ -159,6 +162,7 @@ func (k *core) giveUp(i int, p *partition) {
 	if p.received.present() {
 		k.receive(i, p, absent)
 	}
+	p.tries = 0
 	k.flushed = k.flushed.without(i)
 	k.restart = k.restart.without(i)
 }

@@ -103,5 +103,8 @@ func (k *core) expire(i int, p *partition) {
 	if to == Fenced && p.state != Fenced {
 		k.list(p)
 	}
+	if p.state == Begun { // it has lived long enough
+		p.flags, p.tries = p.flags&^flagTried, 0
+	}
 	k.step(i, evDeadline, f, to)
 }

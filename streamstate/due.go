@@ -28,6 +28,8 @@ type ticket struct {
 	restart Timestamp     // recover
 	life    *ending       // the gate's
 	since   time.Time
+	tries   uint8         // of the partition, before this one
+	within  time.Duration // how long it may be unanswered
 }
 
 // dueWork hands out what repair must do now: at most one ticket of the session, else one for each partition that has none.
@@ -62,7 +64,8 @@ func (k *core) dueWork() []*ticket {
 }
 
 func (k *core) takePartition(i int, p *partition, t *ticket) *ticket {
-	t.part = i
+	t.part, t.tries = i, p.tries
+	p.tries = min(p.tries+1, maxTries)
 	p.flags &^= flagAccepted
 	k.issue(t)
 	p.extra().ticket = t
@@ -72,7 +75,7 @@ func (k *core) takePartition(i int, p *partition, t *ticket) *ticket {
 
 func (k *core) issue(t *ticket) {
 	k.tickets++
-	t.id = k.tickets
+	t.id, t.within = k.tickets, time.Duration(k.lim.lengths[alarmTicket])
 	k.event(Event{Kind: TicketIssued, Ticket: t.id, Partition: t.part, Work: t.kind.String()})
 	k.changed()
 }
@@ -265,6 +268,31 @@ func (k *core) resubscribed(t *ticket) error {
 	for i, p := range k.wantedParts {
 		if p.state == Idle {
 			k.step(i, evResubscribed, facts{rung: p.rung}, Idle)
+		}
+	}
+	return nil
+}
+
+// abandon ends a ticket without an answer: what it asked for is due again.
+func (k *core) abandon(t *ticket) error {
+	if err := k.checkTicket(t); err != nil {
+		return err
+	}
+	if t.part >= 0 {
+		p := &k.parts[t.part]
+		p.tries = t.tries
+		k.step(t.part, evAbandoned, facts{rung: p.rung}, p.state)
+		return nil
+	}
+	k.endTicket(t, causeAbandoned)
+	if t.kind == workRecover {
+		return nil
+	}
+	for i, p := range k.wantedParts {
+		f := facts{rung: p.rung}
+		to, _ := nextPartition(p.state, evAbandoned, f)
+		if to != p.state {
+			k.step(i, evAbandoned, f, to)
 		}
 	}
 	return nil

@@ -243,3 +243,70 @@ func TestCloneSharesNothingThatChanges(t *testing.T) {
 	require.Equal(t, was, c.appendState(nil))
 	require.NoError(t, c.check())
 }
+
+// TestTries counts the tickets of a partition until a claim has lived long enough: data alone does not end it, since a
+// source may begin, send a little and end for ever.
+func TestTries(t *testing.T) {
+	l := newLedger(t, false, "Begun")
+	for n := range 40 {
+		require.NoError(t, l.a.End(Failed))
+		restart := take[*RestartTicket](l)
+		require.Equal(t, min(n, maxTries), restart.Tries())
+		require.Equal(t, time.Minute, restart.Within())
+		require.NoError(t, restart.Abandon(), "what was not asked does not count")
+		restart = take[*RestartTicket](l)
+		require.Equal(t, min(n, maxTries), restart.Tries())
+		ctx := restart.Context()
+		l.a = l.begin(0, Begin{Owner: "A", Term: 5})
+		require.ErrorIs(t, context.Cause(ctx), ErrBegun)
+		require.NoError(t, l.a.Advance(next(uint64(11+n))))
+	}
+	later := func(k *core) error { k.stamp(1); k.tick(1 + instant(time.Hour)); return nil }
+	require.NoError(t, l.core(later))
+	require.NoError(t, l.a.End(Failed))
+	require.Equal(t, 0, take[*RestartTicket](l).Tries())
+}
+
+// TestStableEndsTheLadder on its lowest rung too: a claim that began after a restart and lived long enough without data
+// was well, and its end is no reason to climb.
+func TestStableEndsTheLadder(t *testing.T) {
+	l := newLedger(t, false, "Due")
+	a := l.begin(0, Begin{Owner: "A", Term: 5})
+	require.NoError(t, l.core(func(k *core) error { k.stamp(1); k.tick(1 + instant(time.Hour)); return nil }))
+	require.NoError(t, a.End(Failed))
+	require.Equal(t, RungRestart, l.at(0).Rung)
+}
+
+// TestTriesWithoutStable end with data where nothing else could end them.
+func TestTriesWithoutStable(t *testing.T) {
+	l := &ledger{world: &world{t: t, book: NewBook[int](Options{StableAfter: -1, TicketWithin: -1})}}
+	var err error
+	l.s, err = l.book.Open(key("a"), OpenOptions[int]{Partitions: 1})
+	require.NoError(t, err)
+	for range 2 {
+		require.NoError(t, l.begin(0, Begin{Owner: "A"}).End(Failed))
+		restart := take[*RestartTicket](l)
+		require.Zero(t, restart.Tries())
+		require.Negative(t, restart.Within())
+		a := l.begin(0, Begin{Owner: "A"})
+		require.NoError(t, a.Advance(next(l.at(0).Received.Next+1)))
+		require.NoError(t, a.End(HandOver))
+	}
+}
+
+// TestAbandonResubscribe has a resubscribe that nobody carries out due again, not a recovery.
+func TestAbandonResubscribe(t *testing.T) {
+	l := newLedger(t, false, "Due")
+	require.NoError(t, l.rest.Refused())
+	require.NoError(t, take[*ShutDownTicket](l).Failed())
+	resub := take[*ResubscribeTicket](l)
+	require.Zero(t, resub.Tries())
+	require.NoError(t, resub.Abandon())
+	require.ErrorIs(t, context.Cause(resub.Context()), ErrAborted)
+	resub = take[*ResubscribeTicket](l)
+	for p := range 3 {
+		l.begin(p, Begin{Owner: "A", Term: 5})
+	}
+	require.NoError(t, resub.Abandon())
+	l.idle() // all have begun: nobody is waited for
+}

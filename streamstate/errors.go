@@ -71,11 +71,13 @@ var (
 	ErrResubscribed = errors.New("streamstate: resubscribed")
 	// ErrRecovering is the cause of what a recover ticket ended.
 	ErrRecovering = errors.New("streamstate: recovery is due")
-	// ErrMoved is the cause of a ticket's end by an event of its partition.
+	// ErrMoved is the cause of a ticket's end by another event of its partition.
 	ErrMoved = errors.New("streamstate: the partition has moved on")
 	// ErrResolved is the cause of the end of a ticket or hold that was answered.
 	ErrResolved = errors.New("streamstate: resolved")
-	// ErrAborted is the cause of the end of a flush that was given up.
+	// ErrBegun is the cause of a ticket's end by a begin of its partition.
+	ErrBegun = errors.New("streamstate: the partition has begun")
+	// ErrAborted is the cause of the end of a flush or a ticket that was given up.
 	ErrAborted = errors.New("streamstate: aborted")
 	// ErrTimeout is the cause of a ticket's end by its deadline.
 	ErrTimeout = errors.New("streamstate: timed out")

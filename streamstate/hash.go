@@ -73,7 +73,7 @@ func (k *core) appendState(b []byte) []byte {
 	}
 	for i := range k.parts {
 		p := &k.parts[i]
-		u(uint64(p.state), uint64(p.rung), uint64(p.flags&^flagBatch))
+		u(uint64(p.state), uint64(p.rung), uint64(p.flags&^flagBatch), uint64(p.tries))
 		clock(p.at)
 		position(p.received)
 		position(k.flushed.at(i))

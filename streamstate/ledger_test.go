@@ -51,6 +51,10 @@ resubscribed           | Unwanted      | Unwanted      | Idle          | Begun  
 resubscribe failed     | Unwanted      | Unwanted      | Due           | Begun          | Contested      | Due            | Fenced
 recover taken          | Unwanted      | Unwanted      | Idle          | Begun          | Contested      | Due            | Fenced
 recover failed         | Unwanted      | Unwanted      | Idle          | Begun          | Contested      | Due            | Fenced
+restart abandoned      | ErrSuperseded | ErrSuperseded | ErrSuperseded | ErrSuperseded  | ErrSuperseded  | Due            | ErrSuperseded
+shut down abandoned    | ErrSuperseded | ErrSuperseded | ErrSuperseded | ErrSuperseded  | ErrSuperseded  | ErrSuperseded  | Fenced
+resubscribe abandoned  | Unwanted      | Unwanted      | Due           | Begun          | Contested      | Due            | Fenced
+recover abandoned      | Unwanted      | Unwanted      | Idle          | Begun          | Contested      | Due            | Fenced
 stop                   | Unwanted      | Unwanted      | Idle          | Idle           | Idle           | Idle           | Idle
 `
 
@@ -171,11 +175,15 @@ var ledgerCalls = map[string]func(*ledger) error{
 	"resubscribe taken": func(l *ledger) error {
 		return l.core(func(k *core) error { k.takeResubscribe(); return nil })
 	},
-	"resubscribed":       func(l *ledger) error { return l.session(workResubscribe, (*core).resubscribed) },
-	"resubscribe failed": func(l *ledger) error { return l.session(workResubscribe, (*core).failed) },
-	"recover taken":      func(l *ledger) error { return l.core(func(k *core) error { k.takeRecover(); return nil }) },
-	"recover failed":     func(l *ledger) error { return l.session(workRecover, (*core).failed) },
-	"stop":               func(l *ledger) error { return l.s.Stop(nil).Err() },
+	"resubscribed":          func(l *ledger) error { return l.session(workResubscribe, (*core).resubscribed) },
+	"resubscribe failed":    func(l *ledger) error { return l.session(workResubscribe, (*core).failed) },
+	"recover taken":         func(l *ledger) error { return l.core(func(k *core) error { k.takeRecover(); return nil }) },
+	"recover failed":        func(l *ledger) error { return l.session(workRecover, (*core).failed) },
+	"restart abandoned":     func(l *ledger) error { return l.restart().Abandon() },
+	"shut down abandoned":   func(l *ledger) error { return l.shutDown().Abandon() },
+	"resubscribe abandoned": func(l *ledger) error { return l.session(workResubscribe, (*core).abandon) },
+	"recover abandoned":     func(l *ledger) error { return l.session(workRecover, (*core).abandon) },
+	"stop":                  func(l *ledger) error { return l.s.Stop(nil).Err() },
 }
 
 // core is an event that comes from within.

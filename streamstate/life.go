@@ -40,6 +40,8 @@ var (
 	causeHolderEnded  = ended("hold", ErrEnded)
 	causeMerged       = ended("session", ErrMerged)
 	causeUnwanted     = ended("ticket", ErrGivenUp)
+	causeAbandoned    = ended("ticket", ErrAborted)
+	causeBegun        = ended("ticket", ErrBegun)
 )
 
 // causeOf is why a partition's ticket ends with an event.
@@ -53,7 +55,7 @@ func causeOf(e event) *ending {
 // ticketCauses are the causes of events other than that the partition has moved on.
 var ticketCauses = [numEvents]*ending{
 	evDeadline: causeTimeout, evRestartRefused: causeResolved, evShutDown: causeResolved, evShutDownFailed: causeResolved,
-	evUnwant: causeUnwanted, evResubscribeTaken: causeResubscribed,
+	evUnwant: causeUnwanted, evResubscribeTaken: causeResubscribed, evAbandoned: causeAbandoned, evBegin: causeBegun,
 }
 
 // error is why it ended, nil if it has not.

@@ -61,7 +61,7 @@ func (k *core) opened() {
 			k.arm(&p.at, alarmBegin)
 		case p.state == Contested:
 			k.arm(&p.at, alarmHandOver)
-		case p.state == Begun && p.rung > RungRestart:
+		case p.state == Begun && p.repaired():
 			k.arm(&p.at, alarmStable)
 		}
 	}
@@ -147,7 +147,7 @@ func (k *core) endSession(why *ending) {
 			k.endTicket(t, why)
 		}
 		from := p.state
-		p.state, p.rung, p.at = Idle, RungRestart, noAlarm
+		p.state, p.rung, p.at, p.tries = Idle, RungRestart, noAlarm, 0
 		if from != Idle {
 			k.report(i, from, Idle)
 		}

@@ -89,6 +89,7 @@ const (
 	evResubscribed                   // a resubscribe has been done
 	evResubscribeFailed              // a resubscribe has failed
 	evRecoverFailed                  // a recovery has failed
+	evAbandoned                      // a ticket was given back
 	evSessionEnd                     // the session ends
 
 	numEvents = iota
@@ -97,7 +98,7 @@ const (
 var eventNames = [numEvents]string{
 	"begin", "begin-failed", "end-hand-over", "end-failed", "release", "fence", "owner-gone", "want", "unwant", "deadline",
 	"resubscribe-taken", "recover-taken", "restart-accepted", "restart-refused", "shut-down", "shut-down-failed",
-	"resubscribed", "resubscribe-failed", "recover-failed", "session-end",
+	"resubscribed", "resubscribe-failed", "recover-failed", "abandoned", "session-end",
 }
 
 func (e event) String() string { return nameOf(eventNames[:], int(e), "event") }
@@ -174,8 +175,8 @@ func nextPartition(s PartitionState, e event, f facts) (PartitionState, Reason) 
 		return Idle, 0
 	case evRestartAccepted, evRestartRefused, evShutDown, evShutDownFailed:
 		return nextReply(s, e, f)
-	case evResubscribeFailed:
-		if s == Idle {
+	case evResubscribeFailed, evAbandoned:
+		if s == Idle { // nobody will ask for its begin
 			return Due, 0
 		}
 		return s, 0
@@ -315,7 +316,7 @@ func nextRung(s PartitionState, e event, f facts) Rung {
 		if s == Idle || s == Due || s == Fenced {
 			return RungRecover
 		}
-	case evBegin, evEndHandOver, evRecoverTaken, evRestartAccepted, evShutDown, evResubscribed, evRecoverFailed:
+	case evBegin, evEndHandOver, evRecoverTaken, evRestartAccepted, evShutDown, evResubscribed, evRecoverFailed, evAbandoned:
 	}
 	return f.rung
 }

@@ -70,6 +70,7 @@ shut-down-failed                               | ErrSuperseded | ErrSuperseded |
 resubscribed                                   | =             | =             | =              | =              | =              | =
 resubscribe-failed                             | =             | Due           | =              | =              | =              | =
 recover-failed                                 | =             | =             | =              | =              | =              | =
+abandoned                                      | =             | Due           | =              | =              | =              | =
 session-end                                    | =             | =             | Idle           | Idle           | Idle           | Idle
 `
 
@@ -102,6 +103,7 @@ shut-down listed rung=1     | =        | =           | =         | =         | =
 shut-down-failed rung=1     | =        | =           | =         | =         | =           | resubscribe
 resubscribed rung=2         | =        | =           | =         | =         | =           | =
 resubscribe-failed rung=2   | =        | recover     | =         | =         | recover     | recover
+abandoned rung=2            | =        | =           | =         | =         | =           | =
 session-end rung=2          | restart  | restart     | restart   | restart   | restart     | restart
 `
 

@@ -13,6 +13,14 @@ type Work interface {
 	Context() context.Context
 	// Ticket is the ticket's number, as events and dumps show it.
 	Ticket() uint64
+	// Within is how long the ticket may be unanswered, from when it was handed out; negative: for ever.
+	Within() time.Duration
+	// Tries is how many tickets the partition has had before, at most 31, since a claim of it lived
+	// [Options].StableAfter; if none is to, since one accepted data. Who asks pauses the longer, the more they are. Zero
+	// for a ticket of the session.
+	Tries() int
+	// Abandon gives the ticket back unanswered: what it asks for is due again at once.
+	Abandon() error
 	work()
 }
 
@@ -28,6 +36,17 @@ func (w *workTicket) Context() context.Context { return w.r.context(&w.t.life) }
 
 // Ticket is the ticket's number, as events and dumps show it.
 func (w *workTicket) Ticket() uint64 { return w.t.id }
+
+// Within is how long the ticket may be unanswered, from when it was handed out; negative: for ever.
+func (w *workTicket) Within() time.Duration { return w.t.within }
+
+// Tries is how many tickets the partition has had before since it was well; see [Work].
+func (w *workTicket) Tries() int { return int(w.t.tries) }
+
+// Abandon gives the ticket back unanswered: what it asks for is due again at once.
+func (w *workTicket) Abandon() error {
+	return w.reply(func(k *held) error { return k.abandon(w.t) })
+}
 
 func (*workTicket) work() {}
 

@@ -98,6 +98,9 @@ func (w *walk) nextDue() {
 
 // answer answers a ticket, in any way that its kind has.
 func (w *walk) answer(t Work, how int) error {
+	if how > 5 {
+		return t.Abandon()
+	}
 	switch t := t.(type) {
 	case *RestartTicket:
 		return [...]func() error{t.Accepted, t.Pending, t.Refused}[how%3]()
@@ -156,7 +159,7 @@ func (w *walk) actions() map[string]func(*rapid.T) {
 	add("unwant", func() { s := w.s(); w.try(func() error { return w.handle(s.Unwant(w.n(1))) }) })
 	add("due", w.nextDue)
 	add("due again", w.nextDue)
-	add("answer", func() { t := one(w, w.work); w.try(func() error { return w.answer(t, w.n(5)) }) })
+	add("answer", func() { t := one(w, w.work); w.try(func() error { return w.answer(t, w.n(6)) }) })
 	add("later", w.later)
 	add("start flush", func() {
 		s := w.s()
