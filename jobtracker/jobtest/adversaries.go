@@ -26,7 +26,8 @@ var errAdversary = errors.New("jobtest: an adversary")
 // onTrackers is an adversary that needs no connection.
 func onTrackers(name string, act func(x *Trial, t Tracker)) Adversary {
 	return Adversary{Name: name, Act: func(x *Trial) {
-		for _, t := range x.has().watched {
+		watched, _ := x.has()
+		for _, t := range watched {
 			act(x, t)
 		}
 	}}
@@ -231,7 +232,7 @@ func ByBarrier() Adversary {
 // withdrawn.
 func ByWithdraw() Adversary {
 	return Adversary{Name: "Withdraw", Act: func(x *Trial) {
-		x.cancel()
+		x.engine.Withdraw()
 		if c := x.Cluster(); c != nil {
 			_, err := c.SubmitContext(ended, Write(1, 1), &Payload{})
 			if err != nil && !Typed(err) && !errors.Is(err, context.Canceled) {

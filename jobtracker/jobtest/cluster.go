@@ -70,7 +70,7 @@ func NewInactive(t TB, cfg jobtracker.Config[*Payload]) *Cluster {
 	c := &Cluster{t: t, cfg: cfg, rng: rand.New(rand.NewPCG(1, 1))}
 	if x, ok := t.(*Trial); ok {
 		c.trial = x
-		cfg.Gap = x.hook(cfg.Gap)
+		cfg.Gap = x.engine.Hook(cfg.Gap)
 	}
 	c.audit.watch(c, &cfg)
 	tr, err := jobtracker.New(cfg)

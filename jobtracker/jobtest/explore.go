@@ -1,9 +1,9 @@
 package jobtest
 
 import (
-	"fmt"
-	"strings"
 	"testing"
+
+	"github.com/staleproof/staleproof/internal/explore"
 )
 
 // Adversary is who goes first. Act runs in the place of another goroutine: right before an acquisition of a lock, with no
@@ -13,29 +13,13 @@ type Adversary struct {
 	Act  func(x *Trial)
 }
 
-// Finding is a promise that was broken.
-type Finding struct {
-	Adversary   string // empty: nobody has interfered
-	Acquisition int    // the acquisition before which the adversary went, from 0
-	Problems    []string
-}
+// Finding is a promise that was broken: Adversary (empty if nobody has interfered), the number of the Acquisition before
+// which it went, from 0, and Problems, a text each.
+type Finding = explore.Finding
 
-// String is the finding in a line and its problems.
-func (f Finding) String() string {
-	s := strings.Join(f.Problems, "\n")
-	if f.Adversary == "" {
-		return s
-	}
-	return fmt.Sprintf("%s before acquisition %d: %s", f.Adversary, f.Acquisition, s)
-}
-
-// Report is what the explorer did and found.
-type Report struct {
-	Acquisitions int // of an undisturbed run of the scenario
-	Pairs        int // of an adversary and an acquisition, each a run
-	Refusals     int // refused calls that were compared
-	Findings     []Finding
-}
+// Report is what the explorer did and found: Acquisitions of an undisturbed run of the scenario, Pairs of an adversary and
+// an acquisition, each a run, Refusals that were compared, and Findings.
+type Report = explore.Report
 
 // Explore runs the scenario once, to count how often it acquires a lock, and then again for each adversary and each of
 // these acquisitions, with the adversary going first right there: a subtest each. After each run the faults stop, and the
@@ -55,52 +39,31 @@ func Explore(t *testing.T, scenario func(x *Trial), adversaries ...Adversary) Re
 	if len(adversaries) == 0 {
 		adversaries = Adversaries // a search that tries nobody would find nothing
 	}
-	rep := Report{}
-	rep.Acquisitions = rep.try(scenario, nil, 0)
-	for _, f := range rep.Findings {
-		t.Fatal(f)
-	}
-	for i := range adversaries {
-		a := &adversaries[i]
-		t.Run(a.Name, func(t *testing.T) {
-			for at := range rep.Acquisitions {
-				t.Run(fmt.Sprint(at), func(t *testing.T) {
-					n := len(rep.Findings)
-					rep.try(scenario, a, at)
-					for _, f := range rep.Findings[n:] {
-						t.Error(f)
-					}
-				})
-			}
-		})
-	}
-	return rep
+	return explore.Test(t, names(adversaries), run(scenario, adversaries))
 }
 
 // Search is [Explore] without a test: it returns what it found. With no adversaries given, it is the undisturbed run alone.
 func Search(scenario func(x *Trial), adversaries ...Adversary) Report {
-	rep := Report{}
-	rep.Acquisitions = rep.try(scenario, nil, 0)
-	for i := range adversaries {
-		for at := range rep.Acquisitions {
-			rep.try(scenario, &adversaries[i], at)
-		}
-	}
-	return rep
+	return explore.Search(names(adversaries), run(scenario, adversaries))
 }
 
-// try runs the scenario once and returns the number of its acquisitions.
-func (rep *Report) try(scenario func(x *Trial), a *Adversary, at int) int {
-	x := &Trial{adversary: a, at: at}
-	f := Finding{Acquisition: at, Problems: x.run(scenario)}
-	if a != nil {
-		f.Adversary = a.Name
-		rep.Pairs++
+func names(adversaries []Adversary) []string {
+	all := make([]string, 0, len(adversaries))
+	for _, a := range adversaries {
+		all = append(all, a.Name)
 	}
-	counted := x.counted()
-	rep.Refusals += counted.refusals
-	if len(f.Problems) > 0 {
-		rep.Findings = append(rep.Findings, f)
+	return all
+}
+
+// run is the scenario with one of the adversaries, as the engine runs it.
+func run(scenario func(x *Trial), adversaries []Adversary) explore.Run {
+	return func(adversary, at int) explore.Outcome {
+		x := &Trial{}
+		var act func()
+		if adversary >= 0 {
+			act = func() { adversaries[adversary].Act(x) }
+		}
+		x.engine = explore.New(Typed, act, at)
+		return x.engine.Run(func() { scenario(x) }, x.finish)
 	}
-	return counted.steps
 }

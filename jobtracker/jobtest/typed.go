@@ -1,7 +1,6 @@
 package jobtest
 
 import (
-	"context"
 	"errors"
 	"slices"
 
@@ -19,8 +18,4 @@ var kinds = []error{
 // Typed tells whether the error is one of those by which package jobtracker refuses or ends things.
 func Typed(err error) bool {
 	return slices.ContainsFunc(kinds, func(kind error) bool { return errors.Is(err, kind) })
-}
-
-func isContext(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
