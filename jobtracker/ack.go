@@ -86,7 +86,7 @@ func (c *core) decide(id JobID, s *slot) {
 	if !s.kind.fences() {
 		c.work(s)
 	}
-	if s.kind == Read && s.spare|s.held != 0 {
+	if s.spare|s.held != 0 && s.kind == Read {
 		c.writeOff(id, s, s.spare|s.held)
 	}
 	if s.open() == 0 {
@@ -208,7 +208,7 @@ func (c *core) writeOff(id JobID, s *slot, mask uint8) {
 	c.stats.skipped.Add(uint64(bits.OnesCount8(mask)))
 	c.uncharge(s, mask)
 	for m := blocked & c.live; m != 0; m &= m - 1 {
-		c.release(id, first(m))
+		c.release(id, s, first(m))
 	}
 	c.ended(id, s)
 }

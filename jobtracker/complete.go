@@ -24,11 +24,9 @@ func (c *core) current(tok connToken) bool {
 
 // complete applies a replica's answer to job id, or says why it cannot be applied. The gate has checked the token.
 func (c *core) complete(tok connToken, id JobID, res *Result) error {
-	var s *slot
-	if id-c.base < c.next-c.base { // find, written out: it is too large to be inlined
-		s = c.slot(id)
-	} else {
-		s = c.find(id)
+	s := c.slot(id) // find, written out: it is too large to be inlined
+	if !c.inRing(id) {
+		s = c.aside(id)
 	}
 	bit := uint8(1) << tok.replica
 	if s == nil || s.sent&bit == 0 || res.Kind != 0 && res.Kind != s.kind {
@@ -41,7 +39,7 @@ func (c *core) complete(tok connToken, id JobID, res *Result) error {
 		c.publish(tok.replica)
 	}
 	s.sent &^= bit
-	if res.Err == nil && (s.kind != Read || c.agrees(id, s, tok.replica, res.Digest)) {
+	if res.Err == nil && (res.Digest == 0 || s.kind != Read || c.agrees(id, s, tok.replica, res.Digest)) {
 		c.succeed(id, s, tok.replica)
 	} else {
 		c.fail(id, s, tok.replica, res.Err)
@@ -115,27 +113,32 @@ func (c *core) classify(tok connToken, id JobID) (OrphanReason, Kind) {
 // succeed takes a good answer of replica r, whose bit has left every mask.
 func (c *core) succeed(id JobID, s *slot, r int) {
 	bit := uint8(1) << r
-	rep := &c.reps[r]
 	s.done |= bit
 	c.unchargeOn(s, r)
-	switch s.kind {
-	case Copy:
-		c.copied(id, s, r)
-	case Flush:
-		if s.aux > rep.flushed {
-			rep.flushed, rep.vouched = s.aux, max(rep.vouched, id)
-		}
-		if rep.repair == repairFinishing && rep.final == id {
-			c.todo |= todoFinished
-		}
-	case Read, Write, Zero, Trim, Barrier:
+	if s.kind == Flush || s.kind == Copy { // a branch that is foretold: the others take turns at random
+		c.succeedRarely(id, s, r)
 	}
 	if c.lim.order == TrackerOrders {
-		c.release(id, r)
+		c.release(id, s, r)
 	} else {
 		s.dry |= bit // the replica did all that this job depended on before it, answered or not
 	}
 	c.ended(id, s)
+}
+
+// succeedRarely does what only a flush or a copy needs.
+func (c *core) succeedRarely(id JobID, s *slot, r int) {
+	if s.kind == Copy {
+		c.copied(id, s, r)
+		return
+	}
+	rep := &c.reps[r]
+	if s.aux > rep.flushed {
+		rep.flushed, rep.vouched = s.aux, max(rep.vouched, id)
+	}
+	if rep.repair == repairFinishing && rep.final == id {
+		c.todo |= todoFinished
+	}
 }
 
 // fail takes a bad answer of replica r. A failed read leaves it to the others; whoever fails what all must do alike is
@@ -153,7 +156,7 @@ func (c *core) fail(id JobID, s *slot, r int, err error) {
 	}
 	c.reps[r].failure = cause
 	if c.lim.order == TrackerOrders {
-		c.release(id, r)
+		c.release(id, s, r)
 	}
 	switch {
 	case s.kind == Copy:
@@ -167,9 +170,9 @@ func (c *core) fail(id JobID, s *slot, r int, err error) {
 	}
 }
 
-// agrees compares a read's digest with that of the first answer. One that differs counts as failed (J17).
+// agrees compares a read's digest, which is not zero, with that of the first answer. One that differs counts as failed (J17).
 func (c *core) agrees(id JobID, s *slot, r int, digest Digest) bool {
-	if digest == 0 || s.flags&flagAgain != 0 {
+	if s.flags&flagAgain != 0 {
 		return true
 	}
 	if s.flags&flagDigest == 0 {

@@ -94,7 +94,9 @@ func TestConfigDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, limits{
 		n: 5, all: 0b11111, blocks: 1 << 20, blockSize: 4096, quorum: 3,
-		maxJobs: 1024, maxBytes: 256 << 20, offlineJobs: 512, offlineBytes: 128 << 20,
+		payload:   [numKinds]int64{Read: 4096, Write: 4096, Copy: 4096},
+		maxBlocks: [numKinds]uint64{Read: 65536, Write: 65536, Zero: math.MaxUint32, Trim: math.MaxUint32},
+		maxJobs:   1024, maxBytes: 256 << 20, offlineJobs: 512, offlineBytes: 128 << 20,
 		offlineFor: 30 * time.Second, replyLook: 10 * time.Second / 8,
 		autoSync: SyncFlush, autoSyncJobs: 256, autoSyncBytes: 64 << 20, maxCallbacks: 4096,
 	}, lim)

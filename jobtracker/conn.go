@@ -140,16 +140,8 @@ func (c *Conn[P]) fill(k *core, d *Dispatch[P]) int {
 	d.ID, d.Kind, d.Start, d.Blocks = id, s.kind, s.start, uint64(s.blocks)
 	d.FUA, d.Snapshot = s.flags&flagFUA != 0, s.flags&flagSnapshot != 0
 	d.Half, d.Number, d.Generation = HalfNone, 0, 0
-	switch s.kind {
-	case Copy:
-		if d.Half = HalfRead; r == targetOf(s) {
-			d.Half = HalfWrite
-		}
-	case Flush:
-		if rep := &k.reps[r]; rep.state.Phase == Voting || rep.final != 0 && rep.final <= id {
-			d.Number, d.Generation = s.aux, k.generation
-		}
-	case Read, Write, Zero, Trim, Barrier:
+	if s.kind == Flush || s.kind == Copy {
+		c.fillRarely(k, id, s, d)
 	}
 	d.Deps = k.remaining(s, 1<<r, d.Deps[:0])
 	if s.handle != nil {
@@ -159,6 +151,20 @@ func (c *Conn[P]) fill(k *core, d *Dispatch[P]) int {
 		d.Payload = none
 	}
 	return 1
+}
+
+// fillRarely fills in what only a flush or a copy has.
+func (c *Conn[P]) fillRarely(k *core, id JobID, s *slot, d *Dispatch[P]) {
+	r := c.token.replica
+	if s.kind == Copy {
+		if d.Half = HalfRead; r == targetOf(s) {
+			d.Half = HalfWrite
+		}
+		return
+	}
+	if rep := &k.reps[r]; rep.state.Phase == Voting || rep.final != 0 && rep.final <= id {
+		d.Number, d.Generation = s.aux, k.generation
+	}
 }
 
 // stopWaiting takes a sender back whose context has ended.

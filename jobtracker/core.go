@@ -125,6 +125,7 @@ type slot struct {
 	here    uint8 // dispatched on the present connection
 	clear   uint8 // nothing it depends on can block a dispatch
 	dry     uint8 // nothing it depends on is outstanding
+	linked  uint8 // where its link is in use; elsewhere it counts as zero
 }
 
 // flags are facts of a job.
@@ -184,16 +185,30 @@ func newCore(lim limits, stats *counters) core {
 // slot is the job id in the ring. base <= id < next.
 func (c *core) slot(id JobID) *slot { return &c.ring[uint64(id)&uint64(len(c.ring)-1)] }
 
-// link is the job's place in the lists of replica r. base <= id < next.
-func (c *core) link(id JobID, r int) *link {
-	return &c.links[(int(id)&(len(c.ring)-1))*c.lim.n+r]
+// link is the job's place in the lists of replica r. base <= id < next. Most jobs wait for nobody and nobody for them:
+// they have none, and pay for none.
+func (c *core) link(id JobID, s *slot, r int) *link {
+	at := &c.links[(int(id)&(len(c.ring)-1))*c.lim.n+r]
+	if s.linked>>r&1 == 0 {
+		s.linked |= 1 << r
+		*at = link{}
+	}
+	return at
 }
 
 // find is an active job, or nil.
 func (c *core) find(id JobID) *slot {
-	if id-c.base < c.next-c.base {
+	if c.inRing(id) {
 		return c.slot(id)
 	}
+	return c.aside(id)
+}
+
+// inRing tells whether the job is active and no straggler.
+func (c *core) inRing(id JobID) bool { return id-c.base < c.next-c.base }
+
+// aside is the straggler id, or nil.
+func (c *core) aside(id JobID) *slot {
 	if i := c.straggler(id); i >= 0 {
 		return &c.side[i].slot
 	}
@@ -322,14 +337,7 @@ func (s *slot) on(bit uint8) State {
 }
 
 // bytes is what the job counts against limits in bytes: what its payload needs.
-func (c *core) bytes(s *slot) int64 {
-	switch s.kind {
-	case Read, Write, Copy:
-		return int64(uint64(s.blocks) * c.lim.blockSize)
-	case Zero, Trim, Flush, Barrier:
-	}
-	return 0
-}
+func (c *core) bytes(s *slot) int64 { return int64(s.blocks) * c.lim.payload[s.kind%numKinds] }
 
 // first is the lowest replica of a mask that is not empty.
 func first(mask uint8) int { return bits.TrailingZeros8(mask) }

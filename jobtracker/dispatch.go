@@ -18,14 +18,14 @@ func (c *core) consider(id JobID, s *slot, r int) {
 		c.makeReady(id, r)
 		return
 	}
-	at := c.link(id, r)
+	at := c.link(id, s, r)
 	b := c.blocker(s, bit, &at.pos)
 	if b == 0 {
 		s.clear |= bit
 		c.makeReady(id, r)
 		return
 	}
-	on := c.link(b, r)
+	on := c.link(b, c.slot(b), r)
 	at.next, on.head = on.head, uint32(id-b)
 }
 
@@ -81,28 +81,30 @@ func (c *core) blocker(s *slot, bit uint8, pos *uint32) JobID {
 	return 0
 }
 
-// release looks again at who waits for job id on replica r, which it does not block any more.
-func (c *core) release(id JobID, r int) {
-	if id >= c.base && c.link(id, r).head != 0 {
-		c.reconsider(id, r)
+// release looks again at who waits for the job on replica r, which it does not block any more.
+func (c *core) release(id JobID, s *slot, r int) {
+	if s.linked>>r&1 != 0 && id >= c.base {
+		c.reconsider(id, s, r)
 	}
 }
 
 // reconsider empties the job's list and considers who was in it, oldest first.
-func (c *core) reconsider(id JobID, r int) {
-	on := c.link(id, r)
+func (c *core) reconsider(id JobID, s *slot, r int) {
+	on := c.link(id, s, r)
 	head, oldest := on.head, uint32(0)
 	on.head = 0
 	for head != 0 { // the list is newest first: turn it round
-		at := c.link(id+JobID(head), r)
+		w := id + JobID(head)
+		at := c.link(w, c.slot(w), r)
 		head, oldest, at.next = at.next, head, oldest
 	}
 	for oldest != 0 {
 		w := id + JobID(oldest)
-		at := c.link(w, r)
+		ws := c.slot(w)
+		at := c.link(w, ws, r)
 		oldest, at.next = at.next, 0
-		if s := c.slot(w); s.queued>>r&1 != 0 {
-			c.consider(w, s, r)
+		if ws.queued>>r&1 != 0 {
+			c.consider(w, ws, r)
 		}
 	}
 }
@@ -115,7 +117,10 @@ func (c *core) pop(r int) (JobID, *slot) {
 		if !ok {
 			return 0, nil
 		}
-		s := c.find(id)
+		s := c.slot(id) // find, written out
+		if !c.inRing(id) {
+			s = c.aside(id)
+		}
 		if s == nil || s.queued&bit == 0 {
 			continue // written off since
 		}
@@ -130,7 +135,7 @@ func (c *core) pop(r int) (JobID, *slot) {
 			}
 		}
 		if c.lim.order == ReplicaOrders {
-			c.release(id, r)
+			c.release(id, s, r)
 		}
 		return id, s
 	}
@@ -141,6 +146,11 @@ func (c *core) remaining(s *slot, bit uint8, deps []JobID) []JobID {
 	if c.lim.order == TrackerOrders || s.depN == 0 {
 		return deps
 	}
+	return c.outstanding(s, bit, deps)
+}
+
+// outstanding appends the outstanding jobs that are reached from s, by id.
+func (c *core) outstanding(s *slot, bit uint8, deps []JobID) []JobID {
 	c.marks++
 	if c.marks == 0 { // wrapped: an old mark could look like this search's
 		c.each(func(_ JobID, s *slot) { s.mark = 0 })

@@ -75,9 +75,7 @@ func (c *core) cut(r int, hold bool, cause error) {
 		s.here &^= bit
 		s.clear &^= bit
 		s.dry &^= bit
-		if id >= c.base {
-			*c.link(id, r) = link{}
-		}
+		s.linked &^= bit
 		switch {
 		case hold:
 			c.hold(id, s, r)

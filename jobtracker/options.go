@@ -75,6 +75,8 @@ type limits struct {
 	all           uint8 // a bit for each replica
 	blocks        uint64
 	blockSize     uint64
+	payload       [numKinds]int64  // bytes of payload for each block of a job
+	maxBlocks     [numKinds]uint64 // of one job; 0 for kinds that have no blocks, or are not the caller's
 	quorum        int
 	order         Order
 	reads         Reads
@@ -134,9 +136,12 @@ func (c *Config[P]) limits() (limits, error) {
 	if bad != nil {
 		return limits{}, bad
 	}
+	most := min(math.MaxUint32, uint64(bytes/size))
 	return limits{
 		n: int(n), all: uint8(1<<n - 1), blocks: uint64(blocks), blockSize: uint64(size), quorum: int(quorum),
-		order: c.Order, reads: c.Reads, writeBack: c.WriteBack, mismatch: c.Mismatch,
+		payload:   [numKinds]int64{Read: size, Write: size, Copy: size},
+		maxBlocks: [numKinds]uint64{Read: most, Write: most, Zero: math.MaxUint32, Trim: math.MaxUint32},
+		order:     c.Order, reads: c.Reads, writeBack: c.WriteBack, mismatch: c.Mismatch,
 		maxJobs: uint32(jobs), maxBytes: bytes, offlineJobs: uint32(offJobs), offlineBytes: offBytes,
 		offlineFor: duration(c.OfflineFor, defaultAway), replyLook: look(duration(c.ReplyTimeout, defaultReply)),
 		autoSync: c.AutoSync, autoSyncJobs: uint64(syncJobs), autoSyncBytes: syncBytes,

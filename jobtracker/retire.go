@@ -27,7 +27,7 @@ func (c *core) retire() {
 		s.depN = 0 // it waits for nothing any more, and the room is used again
 		c.side = append(c.side, straggler{id: id, slot: *s})
 		c.noteStraggler(c.side)
-		c.takeWaiters(id)
+		c.takeWaiters(id, s)
 		c.ord.retire(id)
 		if s.kind.writes() || s.kind == Copy {
 			c.retiredWrite = id
@@ -53,12 +53,12 @@ type waiter struct {
 }
 
 // takeWaiters empties the lists of who waits for the job.
-func (c *core) takeWaiters(id JobID) {
-	for r := range c.lim.n {
-		on := c.link(id, r)
+func (c *core) takeWaiters(id JobID, s *slot) {
+	for r := range replicas(s.linked) {
+		on := c.link(id, s, r)
 		for head := on.head; head != 0; {
 			w := id + JobID(head)
-			at := c.link(w, r)
+			at := c.link(w, c.slot(w), r)
 			head, at.next = at.next, 0
 			c.waiters = append(c.waiters, waiter{id: w, replica: r})
 		}

@@ -1,7 +1,6 @@
 package jobtracker
 
 import (
-	"math"
 	"sort"
 )
 
@@ -42,7 +41,9 @@ func (c *core) submit(op Op, handle any) (id JobID, seq uint64, err error) {
 		return 0, c.applied, nil
 	}
 	id = c.admit(op, handle)
-	c.settle()
+	if c.todo != 0 {
+		c.settle()
+	}
 	return id, 0, nil
 }
 
@@ -105,11 +106,7 @@ func (c *core) refuseWaiting(cause error) {
 func (c *core) checkOp(op Op) error {
 	switch op.Kind {
 	case Read, Write, Zero, Trim:
-		limit := uint64(math.MaxUint32)
-		if op.Kind == Read || op.Kind == Write {
-			limit = min(limit, uint64(c.lim.maxBytes)/c.lim.blockSize)
-		}
-		switch {
+		switch limit := c.lim.maxBlocks[op.Kind]; {
 		case op.Blocks == 0 || op.Blocks > limit:
 			return &OpError{Field: "Blocks", Got: op.Blocks, Min: 1, Max: limit}
 		case op.Blocks > c.lim.blocks:
@@ -140,10 +137,11 @@ func (c *core) checkOp(op Op) error {
 
 // who is on which replicas a job admitted now would be outstanding.
 func (c *core) who(k Kind) uint8 {
+	to := c.takers
 	if k == Read {
-		return c.voters
+		to = c.voters
 	}
-	return c.takers
+	return to
 }
 
 // fits tells whether a job can be admitted within the limits of every replica it would be outstanding on.
@@ -151,10 +149,7 @@ func (c *core) fits(op Op) bool {
 	if c.behind {
 		return false
 	}
-	var size int64
-	if op.Kind == Read || op.Kind == Write {
-		size = int64(op.Blocks * c.lim.blockSize)
-	}
+	size := int64(op.Blocks) * c.lim.payload[op.Kind%numKinds]
 	for m := c.who(op.Kind) & c.live; m != 0; m &= m - 1 { // who is away delays nobody: it is faulted with what is too much
 		rep := &c.reps[first(m)]
 		if rep.jobs >= c.lim.maxJobs || rep.bytes+size > c.lim.maxBytes {
@@ -208,8 +203,7 @@ func (c *core) add(op Op, handle any) (JobID, *slot) {
 	s := c.slot(id)
 	*s = slot{}
 	s.handle, s.start, s.blocks, s.kind, s.voters = handle, op.Start, uint32(op.Blocks), op.Kind, c.voters
-	clear(c.links[(int(id)&(len(c.ring)-1))*c.lim.n:][:c.lim.n])
-	c.scratch = c.ord.add(id, orderOf(op.Kind), op.Start, op.Blocks, c.scratch[:0])
+	c.scratch = c.ord.add(id, orderOf[op.Kind], op.Start, op.Blocks, c.scratch[:0])
 	c.keepDeps(s, c.scratch)
 	c.next++
 	c.stats.submitted.Inc()
@@ -233,7 +227,7 @@ func (c *core) admitFence(id JobID, s *slot, snapshot bool) {
 
 // spread says where a new job is to be done.
 func (c *core) spread(s *slot) {
-	if s.kind == Read && c.lim.reads == ReadOne {
+	if c.lim.reads == ReadOne && s.kind == Read {
 		s.spare = c.voters
 		c.place(s)
 	} else {
@@ -342,13 +336,8 @@ func (c *core) countHeld(s *slot, gained, lost uint8) {
 	}
 }
 
-func orderOf(k Kind) orderKind {
-	switch k {
-	case Read:
-		return orderRead
-	case Flush, Barrier:
-		return orderAll
-	case Write, Zero, Trim, Copy:
-	}
-	return orderWrite
+// orderOf is what the order makes of a kind. A table: which kind comes next is a coin toss for a branch.
+var orderOf = [numKinds]orderKind{
+	Read: orderRead, Write: orderWrite, Zero: orderWrite, Trim: orderWrite, Copy: orderWrite,
+	Flush: orderAll, Barrier: orderAll,
 }

@@ -58,6 +58,9 @@ func (q *Queue[E]) Clone() Queue[E] {
 	return c
 }
 
+// grow doubles the ring. It is kept out of Push, which would be larger by it.
+//
+//go:noinline
 func (q *Queue[E]) grow() {
 	ring := make([]E, max(8, 2*len(q.ring)))
 	for i := range q.Len() {
