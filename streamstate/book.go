@@ -10,17 +10,19 @@ import (
 
 // record is one key with its lock. It is built whole and dropped whole.
 type record struct {
+	tx atomic.Uint64 // changes when a transaction ends; written under mu
+
+	// What every call looks at is in one line, the payload included: see TestLines.
+	gap func() // Options.Gap
+	mu  sync.Mutex
+	// +checklocks:mu
+	held held
+
 	book   *common
 	parts  int // how many partitions there are
 	owner  any // the *entry[P] that the record is part of
 	key    *Key
-	serial uint64        // the order in which two records are locked
-	gap    func()        // Options.Gap
-	tx     atomic.Uint64 // changes when a transaction ends; written under mu
-
-	mu sync.Mutex
-	// +checklocks:mu
-	held held
+	serial uint64 // the order in which two records are locked
 }
 
 // do is the gate for the library's own functions: it acquires the record's lock, checks the caller's token in the same
@@ -33,12 +35,12 @@ func (r *record) do(t token, fn func(*held) error) error {
 	r.mu.Lock()
 	k := &r.held
 	var err error
-	if k.leads(t.claim) || k.admits(&t) {
+	if k.leads(t.claim) || k.invites(&t) || k.admits(&t) {
 		err = fn(k)
 	} else {
 		err = k.refuse(&t)
 	}
-	if k.fx.due == 0 {
+	if k.due == 0 {
 		r.mu.Unlock()
 		if err != nil {
 			r.book.refused(err)
@@ -75,7 +77,7 @@ func (r *record) run(t token, fn func(*held) error) (err error) {
 	r.mu.Lock()
 	defer r.endRun(&a)
 	k := &r.held
-	if k.leads(t.claim) || k.admits(&t) {
+	if k.leads(t.claim) || k.invites(&t) || k.admits(&t) {
 		err = fn(k)
 	} else {
 		err = k.refuse(&t)
@@ -83,7 +85,7 @@ func (r *record) run(t token, fn func(*held) error) (err error) {
 	if err != nil {
 		k.count(err)
 	}
-	if k.fx.due != 0 {
+	if k.due != 0 {
 		a = new(after)
 		k.take(a)
 	}
@@ -170,7 +172,7 @@ func (r *record) tick() {
 	_ = r.do(token{op: opLook}, func(k *held) error { // no error is possible
 		k.tick(r.book.now())
 		k.ticks = false
-		k.fx.due |= dueTime
+		k.due |= dueTime
 		return nil
 	})
 }

@@ -9,27 +9,30 @@ import (
 // event checks first and changes then, so after an error nothing has changed. What it wants done outside it leaves in fx.
 type core struct {
 	// What every call looks at comes first: it shares a line with the lock.
-	watch int32 // who looks at every change of positions as well; the gate counts
-	waits int32 // who looks at every other change; the gate counts
-	parts []partition
-	fx    effects
-
+	watch    int32  // who looks at every change of positions as well; the gate counts
+	waits    int32  // who looks at every other change; the gate counts
+	session  uint64 // the present session; never reused within a book
 	phase    Phase
-	draining bool // Stopping, and the flush is left to run on
-	lists    bool // events are wanted by somebody
-	ticks    bool // the record's timer runs; the gate's
+	due      due   // what is to be done outside
+	draining bool  // Stopping, and the flush is left to run on
+	lists    bool  // events are wanted by somebody
+	ticks    bool  // the record's timer runs; the gate's
+	turn     uint8 // of the next claimant that is not known
+	parts    []partition
+
+	fx effects
 	// dirty has a bit for each chunk whose received positions have changed since the last Timestamp. Its memory is of
 	// whole cache lines: it is written on the hot path.
 	dirty []uint64
 
-	lim     *limits
-	key     *Key
-	session uint64 // the present session; never reused within a book
-	id      SessionID
-	cause   *ending // why the session ended, if it has
+	lim   *limits
+	key   *Key
+	id    SessionID
+	cause *ending // why the session ended, if it has
 
-	claims  ClaimID // the last one issued; never reused within a record
-	maxTerm uint64  // the highest term seen in this session
+	claims    ClaimID      // the last one issued; never reused within a record
+	maxTerm   uint64       // the highest term seen in this session
+	claimants [4]*claimant // the latest ones, each at its turn; nil if there were none
 
 	received Timestamp // as of the last look; dirty says what has changed
 	flushed  Timestamp // what is flushed
@@ -93,14 +96,19 @@ type claim struct {
 	next  uint64      // the next number that it may hand in
 }
 
-// claimFacts are what a claim is; they do not change while it lives.
+// claimFacts are what a claim is; all but life does not change.
 type claimFacts struct {
+	*claimant
+	life *ending // the gate's
+	id   ClaimID
+	part int32
+}
+
+// claimant is who claims. It does not change, and claims that follow each other share it.
+type claimant struct {
 	owner  string
 	term   uint64
-	id     ClaimID
-	rollTo *Position // where its source said to roll back to, nil if it did not
-	part   int32
-	life   *ending // the gate's
+	rollTo *Position // where the claim's source said to roll back to, nil if it did not
 }
 
 // ClaimID names one claim of one partition in one session. Ids only grow and are never reused within a record.
@@ -127,6 +135,11 @@ type token struct {
 	session uint64      // 0: whichever session it is
 	claim   *claimFacts // nil: no claim
 	op      Op
+}
+
+// invites tells whether the call is about the present session, and the phase has a place for it. It is inlined.
+func (k *core) invites(t *token) bool {
+	return t.claim == nil && t.session == k.session && phaseTable[t.op][k.phase].lets()
 }
 
 // admits tells whether the call reaches the state.
@@ -220,7 +233,7 @@ func (k *core) inRange(p int) error {
 // changed has everybody who waits look again.
 func (k *core) changed() {
 	if k.waits|k.watch != 0 {
-		k.fx.due |= dueChanged
+		k.due |= dueChanged
 	}
 }
 
@@ -341,6 +354,23 @@ func (k *core) step(i int, e event, f facts, to PartitionState) {
 	if k.lists && from != to {
 		k.report(i, from, to)
 	}
+	k.changed()
+}
+
+// quiet tells whether a begin or an orderly end of a partition changes nothing but its state and deadline: nobody repairs
+// it, or is told.
+func (k *core) quiet(p *partition) bool {
+	return p.rung == RungRestart && (p.x == nil || p.x.ticket == nil) && k.ticket == nil && !k.lists
+}
+
+// pass is step for a begin or an orderly end of a live claim while it is quiet: the deadline of a hand-over is all there is to it.
+func (k *core) pass(p *partition, to PartitionState) {
+	if to == Begun {
+		p.at = noAlarm
+	} else if p.state != to {
+		k.arm(&p.at, alarmHandOver)
+	}
+	p.state = to
 	k.changed()
 }
 

@@ -73,7 +73,7 @@ func (k *core) move(p *partition, l *claim, c *claimFacts, pos *Position) {
 		k.steady(p)
 	}
 	if k.watch != 0 {
-		k.fx.due |= dueMoved
+		k.due |= dueMoved
 	}
 }
 
@@ -243,5 +243,5 @@ func (k *core) awaitRelease(i int, h *Handle) {
 		k.releases = append(k.releases, release{int32(i), h})
 		return
 	}
-	k.fx.resolve(h, nil)
+	k.resolve(h, nil)
 }

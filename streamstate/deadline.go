@@ -48,7 +48,7 @@ func (k *core) arm(a *alarm, what alarmKind) {
 	if k.phase == Active && k.lim.lengths[what] >= 0 {
 		*a = soon(what)
 		if !k.ticks {
-			k.fx.due |= dueTime
+			k.due |= dueTime
 		}
 	}
 }

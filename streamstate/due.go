@@ -194,7 +194,7 @@ func (k *core) endTicket(t *ticket, why *ending) {
 	} else {
 		k.parts[t.part].x.ticket = nil
 	}
-	k.fx.more().tickets = append(k.fx.more().tickets, ticketEnd{t, why})
+	k.more().tickets = append(k.more().tickets, ticketEnd{t, why})
 	k.event(Event{Kind: TicketEnded, Ticket: t.id, Partition: t.part, Work: t.kind.String(), Cause: why.error()})
 	k.changed()
 }

@@ -5,7 +5,6 @@ import "time"
 // effects are what a change wants done outside of the core. The gate takes them in the same hold: it wakes at once, and
 // queues what calls the user.
 type effects struct {
-	due    due
 	claims []claimEnd
 	rare   *rareEffects // set with dueRare
 }
@@ -22,12 +21,12 @@ type rareEffects struct {
 }
 
 // more is where rare effects go.
-func (f *effects) more() *rareEffects {
-	if f.rare == nil {
-		f.rare = new(rareEffects)
-		f.due |= dueRare
+func (k *core) more() *rareEffects {
+	if k.fx.rare == nil {
+		k.fx.rare = new(rareEffects)
+		k.due |= dueRare
 	}
-	return f.rare
+	return k.fx.rare
 }
 
 // due says which effects there are, so that the gate looks at one byte when there are none.
@@ -61,26 +60,29 @@ type handleEnd struct {
 	err    error
 }
 
-// reset forgets the effects and keeps the memory of the frequent ones, but nothing alive.
-func (f *effects) reset() {
-	if f.due&dueClaims != 0 {
-		clear(f.claims)
-		f.claims = f.claims[:0]
+// effected forgets the effects and keeps the memory of the frequent ones, but nothing alive.
+func (k *core) effected() {
+	if k.due&dueClaims != 0 {
+		clear(k.fx.claims)
+		k.fx.claims = k.fx.claims[:0]
 	}
-	f.rare, f.due = nil, 0
+	if k.due&dueRare != 0 {
+		k.fx.rare = nil
+	}
+	k.due = 0
 }
 
 // endClaim ends a claim. One whose context nobody has asked for is done with here; the price of an end depends on it.
-func (f *effects) endClaim(c *claimFacts, why *ending) {
+func (k *core) endClaim(c *claimFacts, why *ending) {
 	if c.life == nil {
 		c.life = why
 		return
 	}
-	f.claims, f.due = append(f.claims, claimEnd{c, why}), f.due|dueClaims
+	k.fx.claims, k.due = append(k.fx.claims, claimEnd{c, why}), k.due|dueClaims
 }
 
-func (f *effects) resolve(h *Handle, err error) {
-	f.more().handles = append(f.more().handles, handleEnd{h, err})
+func (k *core) resolve(h *Handle, err error) {
+	k.more().handles = append(k.more().handles, handleEnd{h, err})
 }
 
 // EventKind is what an [Event] tells.
@@ -127,7 +129,7 @@ func (k *core) event(e Event) {
 		return
 	}
 	e.Key, e.Session = *k.key, k.id
-	k.fx.more().events = append(k.fx.more().events, e)
+	k.more().events = append(k.more().events, e)
 }
 
 func (k *core) report(i int, from, to PartitionState) {

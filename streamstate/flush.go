@@ -83,12 +83,12 @@ func (k *core) lateFlush(f *flush) error {
 func (k *core) endFlush(why *ending) {
 	f := k.flush
 	k.flush = nil
-	k.fx.more().flush = &flushEnd{f, why}
+	k.more().flush = &flushEnd{f, why}
 	for i := range k.parts {
 		k.parts[i].flags &^= flagCovered | flagBroken
 	}
 	for _, r := range k.releases {
-		k.fx.resolve(r.handle, nil)
+		k.resolve(r.handle, nil)
 	}
 	k.releases = nil
 	cause := why.error()
@@ -108,7 +108,7 @@ func (k *core) endFlush(why *ending) {
 
 // cancelFlush ends the context of the running flush. The flush itself is waited for.
 func (k *core) cancelFlush() {
-	k.fx.more().flush = &flushEnd{k.flush, k.cause}
+	k.more().flush = &flushEnd{k.flush, k.cause}
 }
 
 // hold notes that another session keeps this one's flush closed.

@@ -39,23 +39,22 @@ func (k *held) count(err error) {
 
 // take does what the core asks for: it wakes who waits, ends what has ended, and notes the rest for after the hold.
 func (k *held) take(a *after) {
-	fx := &k.fx
-	for i := range fx.claims {
-		e := &fx.claims[i]
+	for i := range k.fx.claims {
+		e := &k.fx.claims[i]
 		if f := endLife(&e.claim.life, e.why); f != nil {
 			a.cancels = append(a.cancels, cancel{f, &EndedError{What: "claim", Cause: e.why.err}})
 		}
 	}
-	if fx.due&dueRare != 0 {
+	if k.due&dueRare != 0 {
 		k.takeRare(a)
 	}
-	if fx.due&(dueChanged|dueMoved) != 0 {
+	if k.due&(dueChanged|dueMoved) != 0 {
 		k.wake(a)
 	}
-	if fx.due&dueTime != 0 && !k.ticks {
+	if k.due&dueTime != 0 && !k.ticks {
 		k.lookAtClock()
 	}
-	fx.reset()
+	k.effected()
 	if k.calls.Start() {
 		a.drains = append(a.drains, k.r)
 	}
@@ -111,7 +110,7 @@ func (k *held) leaveBook() {
 // wake wakes who waits, and notes the merges that are to be looked at.
 func (k *held) wake(a *after) {
 	k.any.wake()
-	if k.fx.due&dueChanged != 0 {
+	if k.due&dueChanged != 0 {
 		k.slow.wake()
 	}
 	a.merges = append(a.merges, k.merges...)

@@ -26,6 +26,11 @@ type Begin struct {
 	RollBackTo   Position
 }
 
+// good tells whether check finds nothing.
+func (b *Begin) good() bool {
+	return b.Owner != "" && len(b.Owner) <= maxName && b.From.valid() && (!b.MustRollBack || b.RollBackTo.valid())
+}
+
 // check looks at what does not depend on the state.
 func (b *Begin) check() error {
 	switch {
@@ -44,52 +49,76 @@ func (c *claimFacts) replacedBy(term uint64) bool { return c.term != 0 && term >
 
 // begin lists a new claim, whose facts it fills in.
 func (k *core) begin(i int, b *Begin, c *claimFacts) error {
-	if err := k.inRange(i); err != nil {
-		return err
-	}
-	if err := b.check(); err != nil {
-		return err
+	if uint(i) >= uint(len(k.parts)) {
+		return k.inRange(i)
+	} else if !b.good() {
+		return b.check()
 	}
 	p := &k.parts[i]
-	f := facts{is: given(b.Term != 0 && b.Term < k.maxTerm, isStale), rung: p.rung}
-	var other ClaimID
-	if p.state.live() {
-		other = p.rivals(b, &f)
-	}
-	to, why := nextPartition(p.state, evBegin, f)
+	stay, other := p.rivals(b)
+	f := facts{is: given(b.Term != 0 && b.Term < k.maxTerm, isStale) | given(other != 0, isDuplicate), rung: p.rung, stay: stay}
+	to, why := nextBegin(p.state, f)
 	if why != 0 {
 		return &PartitionError{Key: k.key, Partition: int32(i), Op: OpBegin, Reason: why, State: p.state, Claim: other, Given: b.Term, Want: k.maxTerm}
 	}
 	k.claims++
-	c.owner, c.term, c.id, c.part = b.Owner, b.Term, k.claims, int32(i)
-	if b.MustRollBack {
-		to := b.RollBackTo
-		c.rollTo = &to
-	} else if !p.received.present() || b.From.Next > p.received.Next {
+	c.claimant, c.id, c.part = k.claimant(b), k.claims, int32(i)
+	if c.rollTo == nil && (!p.received.present() || b.From.Next > p.received.Next) {
 		k.receive(i, p, b.From)
 	}
 	k.maxTerm = max(k.maxTerm, b.Term)
-	if p.countLive() > int(f.stay) {
+	if p.state.live() && p.countLive() > int(stay) {
 		k.dropReplaced(p, b.Term)
 	}
-	p.add(int(f.stay), c, b.From.Next)
-	k.step(i, evBegin, f, to)
+	p.add(int(stay), c, b.From.Next)
+	if k.quiet(p) {
+		k.pass(p, to)
+	} else {
+		k.step(i, evBegin, f, to)
+	}
 	return nil
 }
 
-// rivals are the facts of a begin beside live claims, and the claim that it duplicates.
-func (p *partition) rivals(b *Begin, f *facts) (duplicated ClaimID) {
-	for l := range p.live {
-		switch {
-		case l.facts.replacedBy(b.Term):
-		case l.facts.owner == b.Owner:
-			f.is |= isDuplicate
-			duplicated = l.facts.id
-		default:
-			f.stay++
+// claimant is who claims: one that is known already, if it can be.
+func (k *core) claimant(b *Begin) *claimant {
+	if b.MustRollBack {
+		to := b.RollBackTo
+		return &claimant{b.Owner, b.Term, &to}
+	}
+	for _, c := range k.claimants {
+		if c != nil && c.owner == b.Owner && c.term == b.Term {
+			return c
 		}
 	}
-	return duplicated
+	c := &claimant{owner: b.Owner, term: b.Term}
+	k.claimants[k.turn%uint8(len(k.claimants))] = c
+	k.turn++
+	return c
+}
+
+// rivals are, of the live claims that a begin does not replace, those that stay beside it, and the one that it duplicates.
+func (p *partition) rivals(b *Begin) (stay int32, duplicated ClaimID) {
+	if p.state.live() {
+		stay, duplicated = p.claim.facts.rival(b)
+	}
+	if p.state == Contested {
+		for i := range p.x.more {
+			more, same := p.x.more[i].facts.rival(b)
+			stay, duplicated = stay+more, max(duplicated, same)
+		}
+	}
+	return stay, duplicated
+}
+
+func (c *claimFacts) rival(b *Begin) (stay int32, duplicated ClaimID) {
+	switch {
+	case c.replacedBy(b.Term):
+		return 0, 0
+	case c.owner == b.Owner:
+		return 0, c.id
+	default:
+		return 1, 0
+	}
 }
 
 // dropReplaced ends the claims that a higher term replaces.
@@ -97,7 +126,7 @@ func (k *core) dropReplaced(p *partition, term uint64) {
 	var kept []claim
 	for l := range p.live {
 		if l.facts.replacedBy(term) {
-			k.fx.endClaim(l.facts, causeReplaced)
+			k.endClaim(l.facts, causeReplaced)
 		} else {
 			kept = append(kept, *l)
 		}
@@ -149,9 +178,15 @@ func (e EndKind) String() string { return nameOf(endNames[:], int(e), "end") }
 
 // end ends a claim; the end of one that is listed for shutdown is its shutdown.
 func (k *core) end(c *claimFacts, kind EndKind) error {
+	i, p := int(c.part), &k.parts[c.part]
 	e, why := evEndHandOver, causeHandedOver
 	switch kind {
 	case HandOver:
+		if p.claim.facts == c && p.state == Begun && k.quiet(p) { // the frequent one
+			k.endClaim(c, causeHandedOver)
+			k.pass(p, Idle)
+			return nil
+		}
 	case Failed:
 		e, why = evEndFailed, causeFailed
 	default:
@@ -159,18 +194,22 @@ func (k *core) end(c *claimFacts, kind EndKind) error {
 			return badArgument("kind", kind, "HandOver or Failed")
 		}
 	}
-	i, p := int(c.part), &k.parts[c.part]
 	f := k.claimEvent(p, c)
 	to, refusal := nextPartition(p.state, e, f)
 	if refusal != 0 {
 		return k.staleClaim(OpEnd, c)
 	}
-	if f.has(isLive) {
-		k.remove(p, c, why)
-	} else {
+	switch {
+	case !f.has(isLive):
 		p.strike(c)
+		k.step(i, e, f, to)
+	case kind == HandOver && k.quiet(p):
+		k.remove(p, c, why)
+		k.pass(p, to)
+	default:
+		k.remove(p, c, why)
+		k.step(i, e, f, to)
 	}
-	k.step(i, e, f, to)
 	return nil
 }
 
@@ -194,26 +233,27 @@ func (k *core) claimEvent(p *partition, c *claimFacts) facts {
 
 // remove ends one live claim. The last one stays noted, as what could be listed.
 func (k *core) remove(p *partition, c *claimFacts, why *ending) {
-	k.fx.endClaim(c, why)
+	k.endClaim(c, why)
 	if p.state == Begun {
 		return
 	}
 	more := p.x.more
-	for i := range more {
-		if p.claim.facts == c {
-			p.claim, more[i].facts = more[i], c
-		}
-		if more[i].facts == c {
-			p.x.more = slices.Delete(more, i, i+1)
-			return
-		}
+	at := 0
+	if p.claim.facts == c {
+		p.claim = more[0]
+	} else {
+		at = slices.IndexFunc(more, func(l claim) bool { return l.facts == c })
 	}
+	last := len(more) - 1
+	copy(more[at:], more[at+1:])
+	more[last] = claim{}
+	p.x.more = more[:last]
 }
 
 // removeAll ends every live claim of a partition, noted as the last claimants.
 func (k *core) removeAll(p *partition, why *ending) {
 	for l := range p.live {
-		k.fx.endClaim(l.facts, why)
+		k.endClaim(l.facts, why)
 	}
 	if p.state == Contested {
 		for _, l := range p.x.more {
@@ -261,7 +301,7 @@ func (k *core) fence(c *claimFacts, why *ending) {
 	to, _ := nextPartition(p.state, evFence, f) // the gate has seen that the claim is live
 	x := p.extra()
 	for l := range p.live {
-		k.fx.endClaim(l.facts, why)
+		k.endClaim(l.facts, why)
 		x.last = append(x.last, l.facts)
 	}
 	listed := x.last

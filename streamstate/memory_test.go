@@ -24,9 +24,25 @@ func heap() uint64 {
 func TestSizes(t *testing.T) {
 	require.Equal(t, 72, int(unsafe.Sizeof(partition{})))
 	require.Equal(t, 32, int(unsafe.Sizeof(Position{})))
-	require.Equal(t, 64, int(unsafe.Sizeof(Claim[*int]{})))
+	require.Equal(t, 40, int(unsafe.Sizeof(Claim[*int]{})))
 	require.LessOrEqual(t, int(unsafe.Sizeof(StaleError{})), 64)
 	require.LessOrEqual(t, int(unsafe.Sizeof(PartitionError{})), 64)
+}
+
+// TestLines has what every call looks at in one cache line, the payload included: a transaction on a key that has not been
+// used for long waits for memory once.
+func TestLines(t *testing.T) {
+	s, _ := opened(t, Options{}, 1)
+	k := s.e.view()
+	line := func(p unsafe.Pointer) uintptr { return uintptr(p) / 64 }
+	want := line(unsafe.Pointer(&s.e.mu))
+	for name, p := range map[string]unsafe.Pointer{
+		"payload": unsafe.Pointer(&s.e.payload), "set": unsafe.Pointer(&s.e.set), "tx": unsafe.Pointer(&s.e.tx), "gap": unsafe.Pointer(&s.e.gap),
+		"watch": unsafe.Pointer(&k.watch), "waits": unsafe.Pointer(&k.waits), "session": unsafe.Pointer(&k.session),
+		"phase": unsafe.Pointer(&k.phase), "due": unsafe.Pointer(&k.due), "lists": unsafe.Pointer(&k.lists),
+	} {
+		require.Equal(t, want, line(p), name)
+	}
 }
 
 // TestMemoryOfKeys has ten thousand keys of 64 partitions, all begun and moved on, each with one living Timestamp.

@@ -111,8 +111,8 @@ func (m *merge) finish(kf, ki *held) {
 	}
 	kf.changed()
 	ki.changed()
-	kf.fx.due |= dueChanged // others wait for this merge to let go
-	ki.fx.due |= dueChanged
+	kf.due |= dueChanged // others wait for this merge to let go
+	ki.due |= dueChanged
 }
 
 // part has a merge that has ended, or must end, leave both records.

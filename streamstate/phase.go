@@ -96,7 +96,7 @@ func (k *core) stop(why *ending, drain bool) *Handle {
 // rest is the end of stopping.
 func (k *core) rest() {
 	k.enterPhase(Stopped)
-	k.fx.resolve(k.stopped, nil)
+	k.resolve(k.stopped, nil)
 }
 
 // drop ends the record, whichever session it is in.
@@ -109,13 +109,13 @@ func (k *core) drop(why *ending) *Handle {
 		k.endSession(why)
 	case Stopping:
 		k.cause = why
-		k.fx.resolve(k.stopped, &EndedError{What: "stop", Cause: why.err})
+		k.resolve(k.stopped, &EndedError{What: "stop", Cause: why.err})
 	case Stopped:
 		k.cause = why
 	case Closing, Gone:
 		return k.dropped
 	}
-	k.fx.more().session = why
+	k.more().session = why
 	k.draining = false
 	if k.flush == nil {
 		k.vanish()
@@ -131,8 +131,8 @@ func (k *core) vanish() {
 	k.enterPhase(Gone)
 	k.parts, k.dirty = nil, nil
 	k.received, k.flushed, k.restart, k.rollback = Timestamp{}, Timestamp{}, Timestamp{}, Timestamp{}
-	k.fx.more().gone = true
-	k.fx.resolve(k.dropped, nil)
+	k.more().gone = true
+	k.resolve(k.dropped, nil)
 }
 
 // endSession ends all that hangs on the session but a running flush: claims, tickets, holds, waiters.
@@ -141,7 +141,7 @@ func (k *core) endSession(why *ending) {
 	k.rollback = k.rollbacks()
 	for i, p := range k.wantedParts {
 		for l := range p.live {
-			k.fx.endClaim(l.facts, why)
+			k.endClaim(l.facts, why)
 		}
 		if t := p.ticket(); t != nil {
 			k.endTicket(t, why)
@@ -165,9 +165,9 @@ func (k *core) endSession(why *ending) {
 	for _, h := range k.holds {
 		h.cause = why
 	}
-	k.fx.more().holds = append(slices.Clone(k.taken), k.holds...)
+	k.more().holds = append(slices.Clone(k.taken), k.holds...)
 	k.holds, k.taken = nil, nil
-	k.fx.more().session = why
+	k.more().session = why
 	k.changed()
 }
 

@@ -15,13 +15,15 @@ func NewBook[P any](o Options) *Book[P] { return &Book[P]{newCommon(o)} }
 
 // entry is a record with its payload. Two entries that lie side by side share no line that is written.
 type entry[P any] struct {
-	record
-	payload P
-	pending P // what a transaction has set
-	set     bool
 	session *Session[P]
+	pending P          // what a transaction has set
 	slab    []Claim[P] // where the next claims come from; a claim is never used again
-	_       [64]byte
+	used    int        // of slab
+	_       [8]byte    // so that the line of the lock, where the allocator puts it, begins with the payload
+	payload P
+	set     bool
+	record
+	_ [64]byte
 }
 
 // Session is one life of a key: a token, checked in the hold in which the state is used. It ends when it is stopped or
@@ -265,15 +267,15 @@ func (s *Session[P]) Begin(partition int, b Begin) (*Claim[P], error) {
 	e := s.e
 	var c *Claim[P]
 	err := e.do(s.token(OpBegin), func(k *held) error {
-		if len(e.slab) == 0 {
-			e.slab = make([]Claim[P], min(claimSlab, max(len(k.parts), 1)))
+		if e.used == len(e.slab) {
+			e.slab, e.used = make([]Claim[P], min(claimSlab, max(len(k.parts), 1))), 0
 		}
-		c = &e.slab[0]
-		if err := k.begin(partition, &b, &c.facts); err != nil {
+		next := &e.slab[e.used]
+		if err := k.begin(partition, &b, &next.facts); err != nil {
 			return err
 		}
-		c.s = s
-		e.slab = e.slab[1:]
+		e.used++
+		next.s, c = s, next
 		return nil
 	})
 	if err != nil {
@@ -282,8 +284,8 @@ func (s *Session[P]) Begin(partition int, b Begin) (*Claim[P], error) {
 	return c, nil
 }
 
-// claimSlab is how many claims are allocated at once: 512 bytes, which the allocator hands out without a header.
-const claimSlab = 8
+// claimSlab is how many claims are allocated at once: 1,000 bytes, and what the allocator adds.
+const claimSlab = 25
 
 // BeginFailed takes an owner's word that its begin of a partition failed. Where none is waited for it is
 // [ErrUnexpected], and nothing moves.
