@@ -1,5 +1,31 @@
 // Package repair puts back together what a fault took apart. It is drivers: each runs as long as one call, over an
-// interface of the caller's, and keeps no state of its own that outlives the call. The state of a repair lives in the
-// record that is repaired, and is reached by tickets, so whatever happens to the record meanwhile ends the ticket, and
-// an answer that comes late is refused.
+// interface of the caller's. [Stream] drives the repair of a session of streamstate:
+//
+//	for {
+//		err := repair.Stream(ctx, s, source, repair.StreamOptions{})
+//		due, ok := errors.AsType[*repair.RecoveryDueError](err)
+//		if !ok {
+//			return err                               // the session has ended, or ctx
+//		}
+//		err = s.Stop(due).Wait(ctx)                  // recovery: stop, roll the data back, begin the next session
+//		err = rollBack(due.Restart)
+//		s, err = book.Reopen(s, streamstate.ReopenOptions[*index]{Carry: carry})
+//	}
+//
+// # What it promises
+//
+//   - The state of a repair lives in the record that is repaired, as a table with armed deadlines, and is reached by
+//     tickets. So nothing here can disagree with it: whatever happens to the record meanwhile ends the ticket, and an
+//     answer that comes late is refused and changes nothing.
+//   - A driver belongs to one session. It ends with it, and when it returns every call it made has returned; so it never
+//     acts for a successor.
+//   - It waits for events, each with a cap that is armed by an event. It does not poll: while nothing is due it does not
+//     run at all.
+//   - What can never succeed is tried a bounded number of times, with pauses that grow and are jittered.
+//   - Who is told of it cannot hold it up.
+//
+// # Concurrency
+//
+// The package has no lock. Each call may be made on any goroutine; it runs the caller's functions on goroutines of its
+// own, and returns when they have returned. It does not recover their panics.
 package repair
