@@ -143,7 +143,7 @@ func (c *Conn[P]) fill(k *core, d *Dispatch[P]) int {
 	if s.kind == Flush || s.kind == Copy {
 		c.fillRarely(k, id, s, d)
 	}
-	d.Deps = k.remaining(s, 1<<r, d.Deps[:0])
+	d.Deps = k.remaining(id, s, 1<<r, d.Deps[:0])
 	if s.handle != nil {
 		d.Payload = s.handle.(*Job[P]).payload
 	} else {

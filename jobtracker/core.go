@@ -45,7 +45,8 @@ type core struct {
 	depTail    uint32  // before masking
 	scratch    []JobID
 	waiters    []waiter
-	marks      uint32 // searches so far; see slot.mark
+	marks      uint32  // searches so far; see slot.mark
+	way        []visit // the way back of the present search
 
 	// Acks, retirement and sync. See ack.go, retire.go.
 	flushes      uint64 // the number of the last flush admitted in this activation

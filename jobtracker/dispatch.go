@@ -71,14 +71,49 @@ func (c *core) blocker(s *slot, bit uint8, pos *uint32) JobID {
 			return d
 		}
 		if ds.clear&bit == 0 {
-			var from uint32
-			if b := c.blocker(ds, bit, &from); b != 0 {
+			if b := c.blockerBelow(d, ds, bit); b != 0 {
 				return b
 			}
-			ds.clear |= bit
 		}
 	}
 	return 0
+}
+
+// visit is a job that a search through dependencies has come to. The way back is a list and not the stack: a chain of
+// jobs on one block is as long as the table.
+type visit struct {
+	id      JobID
+	at, end uint32 // which of its dependencies are still to be looked at
+	found   bool   // those looked at led to something
+}
+
+func visitOf(id JobID, s *slot) visit { return visit{id: id, at: s.depAt, end: s.depAt + s.depN} }
+
+// blockerBelow is blocker for what job id, which is terminal there and in the ring, depends on.
+func (c *core) blockerBelow(id JobID, s *slot, bit uint8) JobID {
+	way, here := c.way[:0], visitOf(id, s)
+	for {
+		for here.at != here.end {
+			d := c.dep(here.at)
+			here.at++
+			if d < c.base {
+				continue
+			}
+			ds := c.slot(d)
+			if c.blocking(ds)&bit != 0 {
+				return d
+			}
+			if ds.clear&bit == 0 {
+				way, here = append(way, here), visitOf(d, ds)
+			}
+		}
+		c.slot(here.id).clear |= bit
+		if len(way) == 0 {
+			return 0
+		}
+		c.way = way
+		way, here = way[:len(way)-1], way[len(way)-1]
+	}
 }
 
 // release looks again at who waits for the job on replica r, which it does not block any more.
@@ -141,51 +176,71 @@ func (c *core) pop(r int) (JobID, *slot) {
 	}
 }
 
-// remaining appends what job s still depends on at the replica with this bit: what travels with its dispatch.
-func (c *core) remaining(s *slot, bit uint8, deps []JobID) []JobID {
+// remaining appends what job id still depends on at the replica with this bit: what travels with its dispatch.
+func (c *core) remaining(id JobID, s *slot, bit uint8, deps []JobID) []JobID {
 	if c.lim.order == TrackerOrders || s.depN == 0 {
 		return deps
 	}
-	return c.outstanding(s, bit, deps)
+	return c.outstanding(id, s, bit, deps)
 }
 
-// outstanding appends the outstanding jobs that are reached from s, by id.
-func (c *core) outstanding(s *slot, bit uint8, deps []JobID) []JobID {
-	c.marks++
-	if c.marks == 0 { // wrapped: an old mark could look like this search's
-		c.each(func(_ JobID, s *slot) { s.mark = 0 })
-		c.marks = 1
+// outstanding appends the outstanding jobs that the search from job id comes to first, ascending. Mostly these are its
+// own dependencies, and there is nothing to search.
+func (c *core) outstanding(id JobID, s *slot, bit uint8, deps []JobID) []JobID {
+	had := len(deps)
+	for at, end := s.depAt, s.depAt+s.depN; at != end; at++ {
+		d := c.dep(at)
+		if d < c.base {
+			continue
+		}
+		if ds := c.slot(d); ds.sent&bit != 0 {
+			deps = append(deps, d)
+		} else if ds.dry&bit == 0 {
+			deps = c.search(id, s, bit, deps[:had])
+			slices.Sort(deps[had:])
+			break
+		}
 	}
-	n := len(deps)
-	deps, _ = c.collect(s, bit, deps)
-	slices.Sort(deps[n:])
 	return deps
 }
 
-// collect appends the outstanding jobs reached from s; found tells whether there was any, seen before or not.
-func (c *core) collect(s *slot, bit uint8, deps []JobID) (_ []JobID, found bool) {
+// search is outstanding where a dependency that is terminal there is in between.
+func (c *core) search(id JobID, s *slot, bit uint8, deps []JobID) []JobID {
+	if c.marks++; c.marks == 0 { // wrapped: an old mark could look like this search's
+		c.each(func(_ JobID, s *slot) { s.mark = 0 })
+		c.marks = 1
+	}
 	base, marks := c.base, c.marks
-	for at, end := s.depAt, s.depAt+s.depN; at != end; at++ {
-		d := c.dep(at)
-		if d < base {
-			continue
-		}
-		ds := c.slot(d)
-		switch {
-		case ds.mark == marks:
-			found = true // it led to something
-		case ds.sent&bit != 0: // all that is outstanding below something dispatched was dispatched
-			ds.mark, found = marks, true
-			deps = append(deps, d)
-		case ds.dry&bit != 0:
-		default:
-			var more bool
-			if deps, more = c.collect(ds, bit, deps); more {
-				ds.mark, found = marks, true
-			} else {
-				ds.dry |= bit
+	way, here := c.way[:0], visitOf(id, s)
+	for {
+		for here.at != here.end {
+			d := c.dep(here.at)
+			here.at++
+			if d < base {
+				continue
+			}
+			ds := c.slot(d)
+			switch {
+			case ds.mark == marks:
+				here.found = true // it led to something
+			case ds.sent&bit != 0: // all that is outstanding below something dispatched was dispatched
+				ds.mark, here.found = marks, true
+				deps = append(deps, d)
+			case ds.dry&bit != 0:
+			default:
+				way, here = append(way, here), visitOf(d, ds)
 			}
 		}
+		if len(way) == 0 {
+			return deps
+		}
+		if done := c.slot(here.id); here.found {
+			done.mark = marks
+			way[len(way)-1].found = true
+		} else {
+			done.dry |= bit
+		}
+		c.way = way
+		way, here = way[:len(way)-1], way[len(way)-1]
 	}
-	return deps, found
 }
