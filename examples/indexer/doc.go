@@ -1,0 +1,43 @@
+// Command indexer is a secondary-index service over Kafka topics: it follows JSON records, indexes them by chosen fields, and
+// answers lookups over HTTP. Several instances share the work as a consumer group; each has a store of its own on disk. A
+// streamstate.Book keeps the state of what an instance follows. See indexer -h.
+//
+// # What it promises
+//
+//   - The index of a partition is that of a prefix of its log. Entries and position are committed in one transaction, so that
+//     a crash loses work and never consistency: what is missing is read again.
+//   - What was polled for a partition that has been given up since is refused, by its type, in the hold in which it would
+//     have been applied; it does not matter how late it comes, nor that the partition has come back.
+//   - A partition that comes back goes on where this store left off, whatever other instances have done meanwhile.
+//   - A topic that is deleted and created again is another topic: nothing of its former life shows in it.
+//   - An answer says whether every partition took part in it, and how far behind their logs they are.
+//
+// # How Kafka maps to streamstate
+//
+// A key is one life of a topic (its id), in the name of the group. OnPartitionsAssigned is Want and Begin from the store's
+// position; the group's generation is the term, the member id the owner. OnPartitionsRevoked is Unwant and Wait, and
+// OnPartitionsLost is Unwant. The leader epoch of a record is the branch of the position after it. A new id is Drop and
+// Open; a group that has begun anew (its generations as well) is Stop and Reopen.
+//
+// # Parts
+//
+// node.go starts and stops an instance, group.go has the callbacks of the group, follow.go polls, decodes and applies,
+// flush.go commits. The memtable (memtable.go) is the payload of a session; the store (store.go, scan.go) is a bbolt file.
+// query.go, http.go and lookup.go answer; value.go and decode.go make entries of records. generate.go has the broker and the
+// data set that are used without -brokers; demo.go, child.go and verify.go are the demonstration.
+//
+// # Concurrency
+//
+// The callbacks of the group run one at a time, and never between a poll and the dealing of what it gave to the workers, so
+// that a parcel carries the claim that its records were polled for. From there on only the claim is asked. Each partition
+// has one worker, which keeps its order. A worker that has filled the memtable commits it itself; polling pauses when too
+// much is queued. node.mu guards what callbacks and requests share; no call of the book, the store or the client happens
+// under it but Unwant and End, which do not block.
+//
+// # What it leaves out
+//
+// Nothing drives the repair that a session may ask for (Session.NextDue): each partition is begun when it is assigned, and a
+// topic that cannot be fetched is given up and subscribed to anew. Retention deletes records, not entries: only a tombstone or
+// a later record of the same key does. Numbers are indexed as float64. A tombstone must be read before the brokers remove it
+// (delete.retention.ms), so an instance must not be away for longer and come back on its old store.
+package main

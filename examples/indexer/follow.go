@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/staleproof/staleproof/streamstate"
+)
+
+// parcel is what a worker gets: records of one partition, and the claim they were polled for.
+type parcel struct {
+	claim   *claim
+	topic   *topic
+	records []*kgo.Record
+}
+
+// poll hands what the client fetches to the workers.
+func (n *node) poll() {
+	queued := 0
+	for {
+		for queued > 0 {
+			if queued < maxQueued {
+				select {
+				case k := <-n.freed:
+					queued -= k
+					continue
+				default:
+				}
+				break
+			}
+			select {
+			case k := <-n.freed:
+				queued -= k
+			case <-n.polling.Done():
+				return
+			}
+		}
+		fetches := n.cl.PollRecords(n.polling, maxPoll)
+		if n.polling.Err() != nil || fetches.IsClientClosed() {
+			n.cl.AllowRebalance()
+			return
+		}
+		// No assignment can change between the poll and the end of deal, so what was polled belongs to the claims that it finds.
+		sick := n.fetchErrors(fetches)
+		queued += n.deal(fetches, sick)
+		n.cl.AllowRebalance()
+		for name := range sick {
+			n.renewTopic(name)
+		}
+	}
+}
+
+// deal gives each partition's records to its worker. Its queue has room for all that poll lets be queued.
+func (n *node) deal(fetches kgo.Fetches, sick map[string]bool) (queued int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	fetches.EachTopic(func(ft kgo.FetchTopic) {
+		t := n.topics[ft.Topic]
+		for _, fp := range ft.Partitions {
+			switch {
+			case len(fp.Records) == 0:
+			case t == nil || ft.TopicID != t.id && ft.TopicID != topicID{}:
+				sick[ft.Topic] = true // another life of the topic
+				n.foreign += len(fp.Records)
+			case t.follows[fp.Partition] == nil:
+				n.foreign += len(fp.Records)
+			default:
+				f := t.follows[fp.Partition]
+				f.end = max(f.end, uint64(max(fp.LastStableOffset, 0)))
+				n.queueOf(t, fp.Partition) <- &parcel{f.claim, t, fp.Records}
+				queued += len(fp.Records)
+			}
+		}
+	})
+	return queued
+}
+
+var seed = maphash.MakeSeed()
+
+// queueOf is the queue of the worker that has a partition: always the same one, so that its order is kept.
+func (n *node) queueOf(t *topic, p int32) chan<- *parcel {
+	return n.queues[(maphash.Comparable(seed, t.id)+uint64(p))%uint64(len(n.queues))]
+}
+
+// fetchErrors looks at what could not be fetched; the client has retried what can be. It returns the topics to be
+// subscribed to anew.
+func (n *node) fetchErrors(fetches kgo.Fetches) map[string]bool {
+	sick := make(map[string]bool)
+	fetches.EachError(func(name string, p int32, err error) {
+		var loss *kgo.ErrDataLoss
+		switch {
+		case name == "" || errors.Is(err, context.Canceled):
+			n.slog.Debug("fetch", "err", err)
+			return
+		case errors.As(err, &loss):
+			n.log.Printf("%s/%d: the log was cut below what is indexed: %v; the partition is indexed anew", name, p, err)
+			n.cut(name, p)
+		default:
+			n.log.Printf("%s/%d: cannot fetch: %v; the topic is subscribed to anew", name, p, err)
+		}
+		sick[name] = true
+	})
+	return sick
+}
+
+// cut ends the claim of a partition whose log was cut, so that nothing of the new log is applied on top of the old, and has
+// what is in the store of it dropped before it begins again.
+func (n *node) cut(name string, p int32) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.wipe[name] = append(n.wipe[name], p)
+	if t := n.topics[name]; t != nil && t.follows[p] != nil {
+		if err := t.follows[p].claim.End(streamstate.Failed); err != nil {
+			n.slog.Debug("cut", "topic", name, "partition", p, "err", err)
+		}
+	}
+}
+
+// work decodes and applies until the queue is closed. A claim that has ended meanwhile refuses what was polled for it: late
+// work is handed in all the same, and has no effect.
+func (n *node) work(q <-chan *parcel) {
+	for p := range q {
+		b, o := decode(p.records, p.topic.fields)
+		n.delay()
+		if n.beforeApply != nil {
+			n.beforeApply(p)
+		}
+		partition := int32(p.claim.Partition())
+		err := p.claim.Apply(b.pos, func(tx streamstate.Tx[*memtable]) error { return apply(tx, partition, b) })
+		n.freed <- len(p.records)
+		if err != nil {
+			n.late(p, err)
+			continue
+		}
+		n.applied.Add(int64(len(p.records)))
+		if o != (odd{}) {
+			n.mu.Lock()
+			n.odd.add(o)
+			n.mu.Unlock()
+		}
+		n.flushIfFull(p.topic, p.claim.Session())
+	}
+}
+
+// apply puts a batch into the memtable, in the hold in which the claim was found to be live.
+func apply(tx streamstate.Tx[*memtable], partition int32, b *batch) error {
+	m, err := tx.Payload()
+	if err != nil {
+		return err
+	}
+	v, err := tx.Partition(int(partition))
+	if err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(b.rows, func(r row) bool { return uint64(r.offset) >= v.Received.Next }); i > 0 {
+		b = &batch{b.pos, b.rows[i:]} // what was received before is applied already
+	}
+	m.add(partition, b)
+	return nil
+}
+
+// delay makes the work as heavy as the command line wants it.
+func (n *node) delay() {
+	if n.cfg.decodeDelay <= 0 {
+		return
+	}
+	t := time.NewTimer(n.cfg.decodeDelay)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-n.polling.Done():
+	}
+}
+
+// late takes note of work that was refused; the book has counted it by its reason.
+func (n *node) late(p *parcel, err error) {
+	n.slog.Debug("refused", "topic", p.topic.name, "partition", p.claim.Partition(), "records", len(p.records), "err", err)
+	if n.onLate != nil {
+		n.onLate(err)
+	}
+}
+
+// renewTopic has a topic subscribed to anew: its partitions are given up and come back by an assignment. The client does
+// not follow a topic into another life by itself.
+func (n *node) renewTopic(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, ours := n.cfg.indexes[name]; ours && !n.renewing[name] {
+		n.renewing[name] = true
+		n.renew <- name // it has room for each topic once
+	}
+}
+
+// renewer subscribes to topics anew, one after the other.
+func (n *node) renewer() {
+	for {
+		select {
+		case name := <-n.renew:
+			if err := n.renewNow(name); err != nil {
+				n.fail(err)
+				return
+			}
+		case <-n.polling.Done():
+			return
+		}
+	}
+}
+
+func (n *node) renewNow(name string) error {
+	n.mu.Lock()
+	wait := time.Until(n.renewed[name].Add(renewAfter))
+	n.mu.Unlock()
+	if wait > 0 {
+		t := time.NewTimer(wait)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-n.polling.Done():
+			return nil
+		}
+	}
+	n.cl.PurgeTopicsFromConsuming(name)
+	for { // until the client has told of the end of the old subscription
+		n.mu.Lock()
+		assigned, changed := len(n.assigned[name]), n.changed
+		n.mu.Unlock()
+		if assigned == 0 {
+			break
+		}
+		select {
+		case <-changed:
+		case <-n.polling.Done():
+			return nil
+		}
+	}
+	n.mu.Lock()
+	t, wipe := n.topics[name], n.wipe[name]
+	n.renewed[name], n.renewing[name] = time.Now(), false
+	delete(n.wipe, name)
+	n.mu.Unlock()
+	for _, p := range wipe {
+		if err := n.store.dropPartition(t.id, p); err != nil {
+			return err
+		}
+	}
+	n.cl.AddConsumeTopics(name)
+	return nil
+}
