@@ -6,14 +6,13 @@ import "context"
 // for; what it hands in after the claim's end is refused with [ErrStaleClaim], whoever has the partition by then.
 type Claim[P any] struct {
 	facts claimFacts
-	s     *Session[P]
 }
 
 // ID names the claim within its key.
-func (c *Claim[P]) ID() ClaimID { return c.facts.id }
+func (c *Claim[P]) ID() ClaimID { return c.facts.id() }
 
 // Partition is the partition claimed.
-func (c *Claim[P]) Partition() int { return int(c.facts.part) }
+func (c *Claim[P]) Partition() int { return int(c.facts.part()) }
 
 // Owner is who claims.
 func (c *Claim[P]) Owner() string { return c.facts.owner }
@@ -22,28 +21,30 @@ func (c *Claim[P]) Owner() string { return c.facts.owner }
 func (c *Claim[P]) Term() uint64 { return c.facts.term }
 
 // Session is the session that the claim is of.
-func (c *Claim[P]) Session() *Session[P] { return c.s }
+func (c *Claim[P]) Session() *Session[P] { return c.facts.home.handle.(*Session[P]) }
 
 // Context ends with the claim; its cause is an *[EndedError] that says why.
-func (c *Claim[P]) Context() context.Context { return c.s.e.context(&c.facts.life) }
+func (c *Claim[P]) Context() context.Context { return c.facts.home.r.context(&c.facts.life) }
 
-func (c *Claim[P]) token(op Op) token { return token{session: c.s.n, claim: &c.facts, op: op} }
+func (c *Claim[P]) token(op Op) token {
+	return token{session: c.facts.home.session, claim: &c.facts, op: op}
+}
 
 // Advance says that the claim's data up to pos is in the payload. It is for payloads that ignore what is not newer than
 // what they hold, since a worker that was fenced has applied it already; else see [Claim.Apply]. [ErrStaleSession],
 // [ErrPhase], [ErrStaleClaim], [ErrArgument], [ErrMustRollBack], [ErrPosition].
 func (c *Claim[P]) Advance(pos Position) error {
-	return c.s.e.do(c.token(OpAdvance), func(k *held) error { return k.advance(&c.facts, &pos) })
+	return c.facts.home.r.do(c.token(OpAdvance), func(k *held) error { return k.advance(&c.facts, &pos) })
 }
 
 // Apply checks the claim, applies its data up to pos by fn and advances, in one hold. What the partition has received
 // before is skipped: fn is not called, and the claim moves on. fn is to be short. If it fails or panics nothing has
 // changed but what it did to what the payload points at; its error is returned.
 func (c *Claim[P]) Apply(pos Position, fn func(Tx[P]) error) error {
-	e := c.s.e
+	e := c.Session().e
 	return e.run(c.token(OpApply), func(k *held) error {
 		c := &c.facts
-		p := &k.parts[c.part]
+		p := &k.parts[c.part()]
 		l := k.slot(p, c)
 		if pos.Next <= l.next || c.rollTo != nil || !pos.valid() {
 			_, err := k.weigh(OpApply, c, &pos)
@@ -66,14 +67,14 @@ func (c *Claim[P]) Apply(pos Position, fn func(Tx[P]) error) error {
 // End ends the claim: [HandOver] in good order, [Failed] because it cannot go on. What was received stays. The end of a
 // claim that is listed for shutdown is its shutdown.
 func (c *Claim[P]) End(kind EndKind) error {
-	return c.s.e.do(c.token(OpEnd), func(k *held) error { return k.end(&c.facts, kind) })
+	return c.facts.home.r.do(c.token(OpEnd), func(k *held) error { return k.end(&c.facts, kind) })
 }
 
 // Release ends the claim and, if it is the partition's last one, gives the partition up. The handle is that of
 // [Session.Unwant]; a refusal resolves it.
 func (c *Claim[P]) Release() *Handle {
 	h := newHandle()
-	err := c.s.e.do(c.token(OpRelease), func(k *held) error {
+	err := c.facts.home.r.do(c.token(OpRelease), func(k *held) error {
 		k.release(&c.facts, h)
 		return nil
 	})
@@ -86,7 +87,7 @@ func (c *Claim[P]) Release() *Handle {
 // Fence says that the claim is not trusted any more: every claim of the partition ends and is listed for shutdown, and
 // nobody may begin before that. Nil is [ErrFencedOff].
 func (c *Claim[P]) Fence(cause error) error {
-	return c.s.e.do(c.token(OpFence), func(k *held) error {
+	return c.facts.home.r.do(c.token(OpFence), func(k *held) error {
 		why := causeFenced
 		if cause != nil {
 			why = ended("claim", orElse(ErrFencedOff, cause))
@@ -119,7 +120,7 @@ func applyBatch[P any](k *core, batch []Advance[P]) {
 	for i := range batch {
 		b := &batch[i]
 		c := &b.Claim.facts
-		p := &k.parts[c.part]
+		p := &k.parts[c.part()]
 		p.flags &^= flagBatch
 		if l := k.slot(p, c); b.Position.Next > l.next {
 			k.move(p, l, c, &b.Position)
@@ -138,7 +139,7 @@ func (s *Session[P]) ApplyBatch(batch []Advance[P], fn func(tx Tx[P], fresh []Ad
 		unmark(&k.core, batch) // fn may fail or panic
 		var fresh []Advance[P]
 		for i := range batch {
-			if b := &batch[i]; b.Position.Next > k.parts[b.Claim.facts.part].received.Next {
+			if b := &batch[i]; b.Position.Next > k.parts[b.Claim.facts.part()].received.Next {
 				fresh = append(fresh, *b)
 			}
 		}
@@ -158,12 +159,12 @@ func (s *Session[P]) ApplyBatch(batch []Advance[P], fn func(tx Tx[P], fresh []Ad
 func (s *Session[P]) checkBatch(k *core, op Op, batch []Advance[P]) error {
 	for i := range batch {
 		b := &batch[i]
-		if b.Claim == nil || b.Claim.s != s {
+		if b.Claim == nil || b.Claim.facts.home.session != s.n || b.Claim.facts.home.r != &s.e.record {
 			unmark(k, batch[:i])
 			return badArgument("Claim", "nil or of another session", "a claim of this session")
 		}
 		c := &b.Claim.facts
-		p := &k.parts[c.part]
+		p := &k.parts[c.part()]
 		if p.claim.facts == c && p.state == Begun && p.flags&flagBatch == 0 && c.rollTo == nil &&
 			b.Position.Next >= p.claim.next && b.Position.valid() {
 			p.flags |= flagBatch
@@ -180,6 +181,6 @@ func (s *Session[P]) checkBatch(k *core, op Op, batch []Advance[P]) error {
 
 func unmark[P any](k *core, batch []Advance[P]) {
 	for i := range batch {
-		k.parts[batch[i].Claim.facts.part].flags &^= flagBatch
+		k.parts[batch[i].Claim.facts.part()].flags &^= flagBatch
 	}
 }

@@ -100,18 +100,39 @@ type claim struct {
 type claimFacts struct {
 	*claimant
 	life *ending // the gate's
-	id   ClaimID
-	part int32
+	name claimName
 }
+
+// claimName is a claim's id and its partition in one word.
+type claimName uint64
+
+const partitionBits = 20 // so that MaxPartitions can be told apart
+
+func nameClaim(id ClaimID, part int) claimName { return claimName(id)<<partitionBits | claimName(part) }
+
+func (n claimName) id() ClaimID { return ClaimID(n >> partitionBits) }
+func (n claimName) part() int32 { return int32(n & (1<<partitionBits - 1)) }
+
+func (c *claimFacts) id() ClaimID { return c.name.id() }
+func (c *claimFacts) part() int32 { return c.name.part() }
 
 // claimant is who claims. It does not change, and claims that follow each other share it.
 type claimant struct {
 	owner  string
 	term   uint64
 	rollTo *Position // where the claim's source said to roll back to, nil if it did not
+	home   home
 }
 
-// ClaimID names one claim of one partition in one session. Ids only grow and are never reused within a record.
+// home is where a session's claims belong. It is the gate's.
+type home struct {
+	r       *record
+	session uint64
+	handle  any // the *Session[P]
+}
+
+// ClaimID names one claim of one partition in one session. Ids only grow; a record has 2^44 of
+// them, and uses none twice.
 type ClaimID uint64
 
 // release is a caller that waits until no running flush covers its partition.
@@ -152,19 +173,19 @@ func (k *core) admits(t *token) bool {
 
 // leads tells whether a claim is live and its partition's first: nearly every call is about such a one. It is inlined.
 func (k *core) leads(c *claimFacts) bool {
-	if c == nil || int(c.part) >= len(k.parts) {
+	if c == nil || int(c.part()) >= len(k.parts) {
 		return false
 	}
-	p := &k.parts[c.part]
+	p := &k.parts[c.part()]
 	return p.claim.facts == c && p.state.live()
 }
 
 // lives tells whether a claim is live. That its session is the present one, and in a phase that has claims, follows.
 func (k *core) lives(c *claimFacts) bool {
-	if int(c.part) >= len(k.parts) {
+	if int(c.part()) >= len(k.parts) {
 		return false
 	}
-	p := &k.parts[c.part]
+	p := &k.parts[c.part()]
 	return p.claim.facts == c && p.state.live() || k.among(p, c) != nil
 }
 
@@ -207,9 +228,9 @@ func (k *core) badPhase(op Op) error {
 }
 
 func (k *core) staleClaim(op Op, c *claimFacts) error {
-	e := &PartitionError{Key: k.key, Partition: c.part, Op: op, Reason: ReasonStaleClaim, Claim: c.id, Cause: c.life.error()}
-	if int(c.part) < len(k.parts) {
-		e.State = k.parts[c.part].state
+	e := &PartitionError{Key: k.key, Partition: c.part(), Op: op, Reason: ReasonStaleClaim, Claim: c.id(), Cause: c.life.error()}
+	if int(c.part()) < len(k.parts) {
+		e.State = k.parts[c.part()].state
 	}
 	return e
 }

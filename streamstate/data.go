@@ -12,7 +12,7 @@ func (k *core) slot(p *partition, c *claimFacts) *claim {
 
 // weigh decides what becomes of data up to pos from a live claim, and refuses what cannot be taken.
 func (k *core) weigh(op Op, c *claimFacts, pos *Position) (verdict, error) {
-	p := &k.parts[c.part]
+	p := &k.parts[c.part()]
 	l := k.slot(p, c)
 	if !pos.valid() {
 		return 0, badArgument("position", pos.Next, "Next below 2^64-1, SnapStart <= SnapEnd")
@@ -33,8 +33,8 @@ func (k *core) checkPart(op Op, c *claimFacts, pos *Position) error {
 	switch {
 	case !k.lives(c):
 		return k.staleClaim(op, c)
-	case k.parts[c.part].flags&flagBatch != 0:
-		return badArgument("batch", "partition "+itoa(int(c.part))+" twice", "each partition once")
+	case k.parts[c.part()].flags&flagBatch != 0:
+		return badArgument("batch", "partition "+itoa(int(c.part()))+" twice", "each partition once")
 	}
 	_, err := k.weigh(op, c, pos)
 	return err
@@ -42,13 +42,13 @@ func (k *core) checkPart(op Op, c *claimFacts, pos *Position) error {
 
 func (k *core) dataError(op Op, why Reason, c *claimFacts, given, want uint64) error {
 	return &PartitionError{
-		Key: k.key, Partition: c.part, Op: op, Reason: why, State: k.parts[c.part].state, Claim: c.id, Given: given, Want: want,
+		Key: k.key, Partition: c.part(), Op: op, Reason: why, State: k.parts[c.part()].state, Claim: c.id(), Given: given, Want: want,
 	}
 }
 
 // advance moves a live claim's next, and what is received if pos is beyond it.
 func (k *core) advance(c *claimFacts, pos *Position) error {
-	p := &k.parts[c.part]
+	p := &k.parts[c.part()]
 	l := &p.claim
 	if l.facts != c {
 		l = k.among(p, c)
@@ -66,7 +66,7 @@ func (k *core) move(p *partition, l *claim, c *claimFacts, pos *Position) {
 	l.next = pos.Next
 	if pos.Next > p.received.Next {
 		p.received = *pos
-		i := uint(c.part)
+		i := uint(c.part())
 		k.dirty[i>>(chunkShift+6)] |= 1 << (i >> chunkShift & 63)
 	}
 	if p.rung != RungRestart || p.flags&flagTried != 0 {

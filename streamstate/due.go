@@ -240,7 +240,7 @@ func (k *core) shutDown(t *ticket, id ClaimID) error {
 	}
 	p := &k.parts[t.part]
 	for _, c := range p.x.listed {
-		if c.id == id {
+		if c.id() == id {
 			f := facts{rung: p.rung, is: isListed, left: int32(len(p.x.listed) - 1)}
 			to, _ := nextPartition(p.state, evShutDown, f)
 			p.strike(c)

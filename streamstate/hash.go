@@ -29,7 +29,7 @@ func (k *core) appendState(b []byte) []byte {
 			u(0)
 			return
 		}
-		u(uint64(c.id), c.term)
+		u(uint64(c.id()), c.term)
 		s(c.owner)
 		if c.rollTo != nil {
 			position(*c.rollTo)
@@ -174,7 +174,7 @@ func (k *core) checkClaims(p *partition) error {
 		case owners[l.facts.owner]:
 			return fmt.Errorf("two claims of %q", l.facts.owner)
 		case l.facts.rollTo == nil && (!p.received.present() || l.next > p.received.Next):
-			return fmt.Errorf("claim %d is at %d, received %v", l.facts.id, l.next, p.received)
+			return fmt.Errorf("claim %d is at %d, received %v", l.facts.id(), l.next, p.received)
 		}
 		owners[l.facts.owner] = true
 	}

@@ -48,49 +48,98 @@ func (b *Begin) check() error {
 func (c *claimFacts) replacedBy(term uint64) bool { return c.term != 0 && term > c.term }
 
 // begin lists a new claim, whose facts it fills in.
-func (k *core) begin(i int, b *Begin, c *claimFacts) error {
-	if uint(i) >= uint(len(k.parts)) {
-		return k.inRange(i)
-	} else if !b.good() {
-		return b.check()
+func (k *core) begin(i int, b *Begin, c *claimFacts, at *home) error {
+	if uint(i) >= uint(len(k.parts)) || !b.good() {
+		return k.badBegin(i, b)
 	}
 	p := &k.parts[i]
-	stay, other := p.rivals(b)
-	f := facts{is: given(b.Term != 0 && b.Term < k.maxTerm, isStale) | given(other != 0, isDuplicate), rung: p.rung, stay: stay}
-	to, why := nextBegin(p.state, f)
-	if why != 0 {
-		return &PartitionError{Key: k.key, Partition: int32(i), Op: OpBegin, Reason: why, State: p.state, Claim: other, Given: b.Term, Want: k.maxTerm}
+	to, usual := k.usualBegin(p, b)
+	if !usual {
+		var err error
+		if to, err = k.mayBegin(i, p, b); err != nil {
+			return err
+		}
 	}
 	k.claims++
-	c.claimant, c.id, c.part = k.claimant(b), k.claims, int32(i)
-	if c.rollTo == nil && (!p.received.present() || b.From.Next > p.received.Next) {
+	c.claimant, c.name = k.claimant(b, at), nameClaim(k.claims, i)
+	if !b.MustRollBack && (!p.received.present() || b.From.Next > p.received.Next) {
 		k.receive(i, p, b.From)
 	}
-	k.maxTerm = max(k.maxTerm, b.Term)
-	if p.state.live() && p.countLive() > int(stay) {
-		k.dropReplaced(p, b.Term)
+	if to == Begun {
+		p.claim.facts, p.claim.next = c, b.From.Next
+		p.forgetLast()
+	} else {
+		x := p.extra()
+		x.more = append(x.more, claim{c, b.From.Next})
 	}
-	p.add(int(stay), c, b.From.Next)
 	if k.quiet(p) {
 		k.pass(p, to)
 	} else {
-		k.step(i, evBegin, f, to)
+		k.step(i, evBegin, facts{rung: p.rung}, to)
 	}
 	return nil
 }
 
-// claimant is who claims: one that is known already, if it can be.
-func (k *core) claimant(b *Begin) *claimant {
-	if b.MustRollBack {
-		to := b.RollBackTo
-		return &claimant{b.Owner, b.Term, &to}
+func (k *core) badBegin(i int, b *Begin) error {
+	if err := k.inRange(i); err != nil {
+		return err
 	}
-	for _, c := range k.claimants {
-		if c != nil && c.owner == b.Owner && c.term == b.Term {
-			return c
+	return b.check()
+}
+
+// usualBegin is where a begin leads that is the first, or the second by another owner, and of no new term.
+func (k *core) usualBegin(p *partition, b *Begin) (to PartitionState, usual bool) {
+	switch {
+	case b.Term != 0 && b.Term != k.maxTerm:
+		return 0, false
+	case p.state == Idle:
+		return Begun, true
+	case p.state == Begun:
+		c := p.claim.facts
+		return Contested, c.owner != b.Owner && !c.replacedBy(b.Term)
+	default:
+		return 0, false
+	}
+}
+
+// mayBegin looks for what is in the way of a begin. If it is nothing, the claims that it replaces end.
+func (k *core) mayBegin(i int, p *partition, b *Begin) (PartitionState, error) {
+	stay, other := p.rivals(b)
+	f := facts{is: given(b.Term != 0 && b.Term < k.maxTerm, isStale) | given(other != 0, isDuplicate), rung: p.rung, stay: stay}
+	to, why := nextPartition(p.state, evBegin, f)
+	if why != 0 {
+		return to, &PartitionError{
+			Key: k.key, Partition: int32(i), Op: OpBegin, Reason: why, State: p.state, Claim: other, Given: b.Term, Want: k.maxTerm,
 		}
 	}
-	c := &claimant{owner: b.Owner, term: b.Term}
+	if b.Term != 0 {
+		k.maxTerm = b.Term
+		if p.countLive() > int(stay) {
+			k.dropReplaced(p, b.Term)
+		}
+	}
+	return to, nil
+}
+
+// claimant is who claims: one that is known already, if it can be.
+func (k *core) claimant(b *Begin, at *home) *claimant {
+	if !b.MustRollBack {
+		for i := range k.claimants {
+			if c := k.claimants[i]; c != nil && c.term == b.Term && c.owner == b.Owner {
+				return c
+			}
+		}
+	}
+	return k.newClaimant(b, at)
+}
+
+func (k *core) newClaimant(b *Begin, at *home) *claimant {
+	c := &claimant{owner: b.Owner, term: b.Term, home: *at}
+	if b.MustRollBack {
+		to := b.RollBackTo
+		c.rollTo = &to
+		return c
+	}
 	k.claimants[k.turn%uint8(len(k.claimants))] = c
 	k.turn++
 	return c
@@ -115,7 +164,7 @@ func (c *claimFacts) rival(b *Begin) (stay int32, duplicated ClaimID) {
 	case c.replacedBy(b.Term):
 		return 0, 0
 	case c.owner == b.Owner:
-		return 0, c.id
+		return 0, c.id()
 	default:
 		return 1, 0
 	}
@@ -137,19 +186,15 @@ func (k *core) dropReplaced(p *partition, term uint64) {
 	}
 	if len(kept) > 0 {
 		p.claim = kept[0]
-		p.x.more = append(p.x.more, kept[1:]...)
+		if len(kept) > 1 {
+			p.x.more = append(p.x.more, kept[1:]...)
+		}
 	}
 }
 
-// add lists a claim beside stay live ones.
-func (p *partition) add(stay int, c *claimFacts, next uint64) {
-	if stay > 0 {
-		x := p.extra()
-		x.more = append(x.more, claim{c, next})
-		return
-	}
-	p.claim.facts, p.claim.next = c, next
-	if p.x != nil {
+// forgetLast forgets who could be listed beside the claim.
+func (p *partition) forgetLast() {
+	if p.x != nil && p.x.last != nil {
 		p.x.last = nil
 	}
 }
@@ -178,15 +223,18 @@ func (e EndKind) String() string { return nameOf(endNames[:], int(e), "end") }
 
 // end ends a claim; the end of one that is listed for shutdown is its shutdown.
 func (k *core) end(c *claimFacts, kind EndKind) error {
-	i, p := int(c.part), &k.parts[c.part]
+	i := int(c.part())
+	p := &k.parts[i]
+	if kind == HandOver && k.quiet(p) {
+		if to, usual := p.leave(c); usual {
+			k.endClaim(c, causeHandedOver)
+			k.pass(p, to)
+			return nil
+		}
+	}
 	e, why := evEndHandOver, causeHandedOver
 	switch kind {
 	case HandOver:
-		if p.claim.facts == c && p.state == Begun && k.quiet(p) { // the frequent one
-			k.endClaim(c, causeHandedOver)
-			k.pass(p, Idle)
-			return nil
-		}
 	case Failed:
 		e, why = evEndFailed, causeFailed
 	default:
@@ -199,18 +247,33 @@ func (k *core) end(c *claimFacts, kind EndKind) error {
 	if refusal != 0 {
 		return k.staleClaim(OpEnd, c)
 	}
-	switch {
-	case !f.has(isLive):
+	if f.has(isLive) {
+		k.remove(p, c, why)
+	} else {
 		p.strike(c)
-		k.step(i, e, f, to)
-	case kind == HandOver && k.quiet(p):
-		k.remove(p, c, why)
-		k.pass(p, to)
-	default:
-		k.remove(p, c, why)
-		k.step(i, e, f, to)
 	}
+	k.step(i, e, f, to)
 	return nil
+}
+
+// leave takes a live claim out that is the only one, or one of two.
+func (p *partition) leave(c *claimFacts) (to PartitionState, usual bool) {
+	switch {
+	case p.state == Begun && p.claim.facts == c:
+		return Idle, true
+	case p.state == Contested && len(p.x.more) == 1:
+		other := &p.x.more[0]
+		if p.claim.facts == c {
+			p.claim = *other
+		} else if other.facts != c {
+			return 0, false
+		}
+		*other = claim{}
+		p.x.more = p.x.more[:0]
+		return Begun, true
+	default:
+		return 0, false
+	}
 }
 
 // claimEvent are the facts of an event of one claim.
@@ -237,17 +300,17 @@ func (k *core) remove(p *partition, c *claimFacts, why *ending) {
 	if p.state == Begun {
 		return
 	}
-	more := p.x.more
+	x := p.x
+	more := x.more
 	at := 0
 	if p.claim.facts == c {
 		p.claim = more[0]
 	} else {
 		at = slices.IndexFunc(more, func(l claim) bool { return l.facts == c })
 	}
-	last := len(more) - 1
 	copy(more[at:], more[at+1:])
-	more[last] = claim{}
-	p.x.more = more[:last]
+	x.more[len(more)-1] = claim{}
+	x.more = x.more[:len(x.more)-1]
 }
 
 // removeAll ends every live claim of a partition, noted as the last claimants.
@@ -283,20 +346,20 @@ func (k *core) list(p *partition) {
 
 // release gives a partition up from within its claim; handle resolves when no running flush covers the partition.
 func (k *core) release(c *claimFacts, h *Handle) {
-	p := &k.parts[c.part]
+	p := &k.parts[c.part()]
 	f := k.claimEvent(p, c)
 	to, _ := nextPartition(p.state, evRelease, f) // the gate has seen that the claim is live
 	k.remove(p, c, causeReleased)
 	if to == Unwanted {
-		k.giveUp(int(c.part), p)
+		k.giveUp(int(c.part()), p)
 	}
-	k.step(int(c.part), evRelease, f, to)
-	k.awaitRelease(int(c.part), h)
+	k.step(int(c.part()), evRelease, f, to)
+	k.awaitRelease(int(c.part()), h)
 }
 
 // fence lists every live claim of the partition for shutdown.
 func (k *core) fence(c *claimFacts, why *ending) {
-	p := &k.parts[c.part]
+	p := &k.parts[c.part()]
 	f := k.claimEvent(p, c)
 	to, _ := nextPartition(p.state, evFence, f) // the gate has seen that the claim is live
 	x := p.extra()
@@ -308,7 +371,7 @@ func (k *core) fence(c *claimFacts, why *ending) {
 	x.more = nil
 	p.forgetClaims()
 	x.listed = listed
-	k.step(int(c.part), evFence, f, to)
+	k.step(int(c.part()), evFence, f, to)
 }
 
 // beginFailed takes an owner's word that its begin failed.

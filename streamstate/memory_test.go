@@ -24,7 +24,7 @@ func heap() uint64 {
 func TestSizes(t *testing.T) {
 	require.Equal(t, 72, int(unsafe.Sizeof(partition{})))
 	require.Equal(t, 32, int(unsafe.Sizeof(Position{})))
-	require.Equal(t, 40, int(unsafe.Sizeof(Claim[*int]{})))
+	require.Equal(t, 24, int(unsafe.Sizeof(Claim[*int]{})))
 	require.LessOrEqual(t, int(unsafe.Sizeof(StaleError{})), 64)
 	require.LessOrEqual(t, int(unsafe.Sizeof(PartitionError{})), 64)
 }

@@ -19,6 +19,7 @@ func (k *core) open(s setup) {
 func (k *core) beginSession(s setup) {
 	k.session, k.id, k.cause = s.session, k.lim.id(s.session), nil
 	k.maxTerm, k.draining = 0, false
+	clear(k.claimants[:])
 	k.received, k.rollback = Timestamp{}, Timestamp{}
 	k.stopped = nil
 	k.retryAt = noAlarm

@@ -116,7 +116,7 @@ type ClaimView struct {
 }
 
 func (c *claimFacts) look(next uint64) ClaimView {
-	v := ClaimView{ID: c.id, Owner: c.owner, Term: c.term, Next: next}
+	v := ClaimView{ID: c.id(), Owner: c.owner, Term: c.term, Next: next}
 	if c.rollTo != nil {
 		v.MustRollBack, v.RollBackTo = true, *c.rollTo
 	}
