@@ -54,14 +54,16 @@ func (k *core) appendState(b []byte) []byte {
 
 	u(uint64(k.phase), oneIf(k.draining), k.session, uint64(k.claims), k.maxTerm, k.tickets, k.merging, uint64(len(k.parts)))
 	if k.cause != nil {
+		u(1)
 		s(k.cause.err.Error())
 	}
 	out(k.ticket)
 	clock(k.ticketAt)
 	clock(k.retryAt)
 	if k.flush != nil {
-		u(k.flush.id)
+		u(1, k.flush.id)
 	}
+	u(0, uint64(len(k.releases)))
 	for _, r := range k.releases {
 		u(uint64(r.part))
 	}
