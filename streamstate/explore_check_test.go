@@ -103,16 +103,16 @@ func (x *stage) followed(i int, was, is *glance) error {
 		at := slices.IndexFunc(was.live, func(o liveClaim) bool { return o.facts == l.facts })
 		switch {
 		case l.facts.life.error() != nil:
-			return fmt.Errorf("claim %d is live and has ended", l.facts.id)
+			return fmt.Errorf("claim %d is live and has ended", l.facts.id())
 		case at >= 0 && was.live[at].next > l.next:
-			return fmt.Errorf("claim %d goes back from %d to %d", l.facts.id, was.live[at].next, l.next)
+			return fmt.Errorf("claim %d goes back from %d to %d", l.facts.id(), was.live[at].next, l.next)
 		case at < 0 && x.knew(l.facts):
-			return fmt.Errorf("claim %d lives again", l.facts.id)
+			return fmt.Errorf("claim %d lives again", l.facts.id())
 		}
 	}
 	for _, l := range was.live {
 		if l.facts.life.error() == nil && !slices.ContainsFunc(is.live, func(o liveClaim) bool { return o.facts == l.facts }) {
-			return fmt.Errorf("claim %d has ended, and does not say why", l.facts.id)
+			return fmt.Errorf("claim %d has ended, and does not say why", l.facts.id())
 		}
 	}
 	return nil
@@ -221,7 +221,7 @@ func (x *stage) answered(m move, was *glance, err error) error {
 // session that was superseded.
 func (x *stage) lates(i int) []late {
 	r, s, old := x.h[i].r, x.s[i], x.stale[i]
-	claim := &Claim[int]{s: s, facts: claimFacts{owner: x.owners[0], id: 99, life: causeMoved}}
+	claim := &Claim[int]{claimFacts{&claimant{owner: x.owners[0], home: home{r, s.n, s}}, causeMoved, nameClaim(99, 0)}}
 	w := workTicket{r, s.n, &ticket{id: 99, life: causeMoved}}
 	restart, shut, resubscribe, recover := &RestartTicket{w}, &ShutDownTicket{w}, &ResubscribeTicket{w}, &RecoverTicket{w}
 	f := &FlushTicket{r, &flush{id: 99, life: causeMoved}}
@@ -243,6 +243,7 @@ func (x *stage) lates(i int) []late {
 		{"resubscribed", resubscribe.Done, past},
 		{"resubscribe failed", resubscribe.Failed, past},
 		{"recover failed", recover.Failed, past},
+		{"abandon", recover.Abandon, past},
 		{"flush done", func() error { _, err := f.Done(); return err }, []error{ErrSuperseded}},
 		{"flush aborted", f.Abort, []error{ErrSuperseded}},
 		{"old want", func() error { return old.Want(0) }, session},

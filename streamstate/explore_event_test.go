@@ -37,8 +37,10 @@ const (
 	mvRefused
 	mvShutDown
 	mvShutDownFailed
+	mvAbandon
 	mvResubscribed
 	mvSessionFailed
+	mvSessionAbandon
 	mvStartFlush
 	mvFlushDone
 	mvFlushFailed
@@ -52,7 +54,7 @@ const (
 var moveNames = [numMoves]string{
 	"open", "opened", "open-failed", "stop", "drain", "drop", "reopen", "want", "unwant", "begin", "begin-failed", "owner-gone", "hand-over",
 	"fail", "release", "fence", "advance", "apply", "deadline", "ticket-deadline", "retry-deadline", "next-due", "accepted", "pending", "refused",
-	"shut-down", "shut-down-failed", "resubscribed", "session-failed", "start-flush", "flush-done", "flush-failed", "hold", "release-hold", "merge",
+	"shut-down", "shut-down-failed", "abandon", "resubscribed", "session-failed", "session-abandon", "start-flush", "flush-done", "flush-failed", "hold", "release-hold", "merge",
 }
 
 func (m move) String() string {
@@ -76,12 +78,12 @@ func (x *stage) moves() (out []move) {
 			}
 		}
 		for _, what := range []uint8{
-			mvOpened, mvOpenFailed, mvStop, mvDrain, mvDrop, mvTicketDeadline, mvRetryDeadline, mvNextDue, mvResubscribed, mvSessionFailed,
+			mvOpened, mvOpenFailed, mvStop, mvDrain, mvDrop, mvTicketDeadline, mvRetryDeadline, mvNextDue, mvResubscribed, mvSessionFailed, mvSessionAbandon,
 			mvStartFlush, mvFlushDone, mvFlushFailed,
 		} {
 			each(what, 1, 1)
 		}
-		for _, what := range []uint8{mvWant, mvUnwant, mvBeginFailed, mvDeadline, mvAccepted, mvPending, mvRefused, mvShutDownFailed} {
+		for _, what := range []uint8{mvWant, mvUnwant, mvBeginFailed, mvDeadline, mvAccepted, mvPending, mvRefused, mvShutDownFailed, mvAbandon} {
 			each(what, x.parts, 1)
 		}
 		each(mvOpen, len(x.opens), 1)
@@ -283,14 +285,18 @@ func (x *stage) playRepair(m move) (can bool, err error) {
 		return x.pass(k, &k.ticketAt)
 	case mvRetryDeadline:
 		return x.pass(k, &k.retryAt)
-	case mvResubscribed, mvSessionFailed:
+	case mvResubscribed, mvSessionFailed, mvSessionAbandon:
 		if k.ticket == nil || m.what == mvResubscribed && k.ticket.kind == workRecover {
 			return false, nil
 		}
-		if m.what == mvResubscribed {
-			return true, (&ResubscribeTicket{workTicket{k.r, s.n, k.ticket}}).Done()
+		w := workTicket{k.r, s.n, k.ticket}
+		switch m.what {
+		case mvResubscribed:
+			return true, (&ResubscribeTicket{w}).Done()
+		case mvSessionFailed:
+			return true, (&RecoverTicket{w}).Failed()
 		}
-		return true, (&RecoverTicket{workTicket{k.r, s.n, k.ticket}}).Failed()
+		return true, w.Abandon()
 	}
 	if a >= len(k.parts) || k.parts[a].ticket() == nil {
 		return false, nil
@@ -299,6 +305,9 @@ func (x *stage) playRepair(m move) (can bool, err error) {
 }
 
 func playPart(m move, w workTicket) (can bool, err error) {
+	if m.what == mvAbandon {
+		return true, w.Abandon()
+	}
 	if (w.t.kind == workRestart) != (m.what <= mvRefused) {
 		return false, nil
 	}
@@ -315,7 +324,7 @@ func playPart(m move, w workTicket) (can bool, err error) {
 	}
 	switch {
 	case int(m.b) < len(w.t.claims):
-		return true, shut.Done(w.t.claims[m.b].id)
+		return true, shut.Done(w.t.claims[m.b].id())
 	case m.b == mostClaims-1:
 		return true, shut.Done(99) // never asked for
 	}

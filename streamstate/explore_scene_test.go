@@ -61,8 +61,9 @@ func newStage(sc scope) (*stage, error) {
 			x.h[i] = k
 			return nil
 		})
-		x.s[i] = &Session[int]{e: e, n: presentSession + uint64(i)}
-		x.stale[i] = &Session[int]{e: e, n: staleSession + uint64(i)}
+		x.s[i], x.stale[i] = newSession(e), newSession(e)
+		x.s[i].n, x.stale[i].n = presentSession+uint64(i), staleSession+uint64(i)
+		x.s[i].home.session = x.s[i].n
 		x.h[i].core = core{phase: Gone, lim: x.h[i].lim, key: x.h[i].key, cause: causeMerged}
 	}
 	x.book.c.sessions.Store(1000)
@@ -75,7 +76,24 @@ func newStage(sc scope) (*stage, error) {
 type copier struct {
 	facts  []*claimFacts
 	claims []*Claim[int] // the copies
+	whos   [][2]*claimant
 	holds  [][2]*hold
+}
+
+// claimant is a copy that belongs to the session on the stage.
+func (c *copier) claimant(s *Session[int], w *claimant) *claimant {
+	if w == nil {
+		return nil
+	}
+	for _, known := range c.whos {
+		if known[0] == w {
+			return known[1]
+		}
+	}
+	n := *w
+	n.home.session, n.home.handle = s.n, s
+	c.whos = append(c.whos, [2]*claimant{w, &n})
+	return &n
 }
 
 func (c *copier) claim(s *Session[int], f *claimFacts) *claimFacts {
@@ -85,7 +103,8 @@ func (c *copier) claim(s *Session[int], f *claimFacts) *claimFacts {
 	if i := slices.Index(c.facts, f); i >= 0 {
 		return &c.claims[i].facts
 	}
-	n := &Claim[int]{facts: *f, s: s}
+	n := &Claim[int]{facts: *f}
+	n.facts.claimant = c.claimant(s, f.claimant)
 	c.facts, c.claims = append(c.facts, f), append(c.claims, n)
 	return &n.facts
 }
@@ -128,12 +147,15 @@ func fresh(h *Handle) *Handle {
 // put puts a copy of a scene on the stage.
 func (x *stage) put(from *scene) {
 	c := &x.copies
-	c.facts, c.claims, c.holds = c.facts[:0], c.claims[:0], c.holds[:0]
+	c.facts, c.claims, c.whos, c.holds = c.facts[:0], c.claims[:0], c.whos[:0], c.holds[:0]
 	for i := range x.keys {
 		k, s := x.h[i], x.s[i]
 		k.core = from.cores[i].clone()
 		for p := range k.parts {
 			x.copyPart(s, &k.parts[p])
+		}
+		for j, w := range k.claimants {
+			k.claimants[j] = c.claimant(s, w)
 		}
 		k.ticket = c.ticket(s, k.ticket)
 		if f := k.flush; f != nil {
@@ -235,7 +257,7 @@ func (x *stage) normaliseCore(i int) {
 	number := func(t *ticket) {
 		if t != nil {
 			k.tickets++
-			t.id = k.tickets
+			t.id, t.tries = k.tickets, min(t.tries, 1)
 		}
 	}
 	number(k.ticket)
@@ -245,10 +267,11 @@ func (x *stage) normaliseCore(i int) {
 	}
 	for _, f := range x.known(i) {
 		k.claims++
-		f.id = k.claims
+		f.name = nameClaim(k.claims, int(f.part()))
 	}
 	for p := range k.parts {
 		number(k.parts[p].ticket())
+		k.parts[p].tries = min(k.parts[p].tries, 1) // that there are more is only told
 	}
 }
 

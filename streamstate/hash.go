@@ -49,7 +49,7 @@ func (k *core) appendState(b []byte) []byte {
 			u(0)
 			return
 		}
-		u(t.id, uint64(t.kind))
+		u(t.id, uint64(t.kind), uint64(t.tries))
 	}
 
 	u(uint64(k.phase), oneIf(k.draining), k.session, uint64(k.claims), k.maxTerm, k.tickets, k.merging, uint64(len(k.parts)))
