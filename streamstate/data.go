@@ -154,8 +154,14 @@ func (k *core) timestamp() Timestamp {
 	return k.snapshot(newSpare(len(k.parts), n))
 }
 
-// giveUp forgets the positions of a partition. A flush that covers it will not vouch for it.
+// giveUp forgets the positions of a partition. A flush that covers it will not vouch for it, and a recovery is not to
+// begin from where it was.
 func (k *core) giveUp(i int, p *partition) {
+	if t := k.ticket; t != nil && t.kind == workRecover {
+		if at := t.restart.at(i); at.present() {
+			k.endTicket(t, causeUnwanted)
+		}
+	}
 	if p.flags&flagCovered != 0 {
 		p.flags |= flagBroken
 	}

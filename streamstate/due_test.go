@@ -137,6 +137,27 @@ func TestTicketsDie(t *testing.T) {
 	}
 }
 
+// TestRecoverTicketDiesWithWhatItNames has a partition given up and taken back while a recovery is asked for: its Restart
+// names a position that nobody has any more.
+func TestRecoverTicketDiesWithWhatItNames(t *testing.T) {
+	for name, giveUp := range map[string]func(l *ledger, c *Claim[int]) *Handle{
+		"unwant":  func(l *ledger, _ *Claim[int]) *Handle { return l.s.Unwant(0) },
+		"release": func(_ *ledger, c *Claim[int]) *Handle { return c.Release() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, false, "Idle")
+			c := l.begin(0, Begin{Owner: "C", MustRollBack: true})
+			w := take[*RecoverTicket](l)
+			require.NoError(t, l.s.Unwant(1).Err())
+			require.NoError(t, w.Context().Err(), "it does not name that one")
+			require.NoError(t, giveUp(l, c).Err())
+			require.ErrorIs(t, context.Cause(w.Context()), ErrGivenUp)
+			l.deny(ErrSuperseded, w.Failed)
+			l.idle()
+		})
+	}
+}
+
 // at leaves room for an eighth of the shortest deadline.
 func within(t *testing.T, from time.Time, d, look time.Duration) {
 	t.Helper()

@@ -140,7 +140,8 @@ func (w *ResubscribeTicket) Failed() error {
 	return w.reply(func(k *held) error { return k.failed(w.t) })
 }
 
-// RecoverTicket asks to stop the session, roll its data back to Restart and reopen it from there. [Session.Stop] ends it.
+// RecoverTicket asks to stop the session, roll its data back to Restart and reopen it from there. [Session.Stop] ends it,
+// and so does giving up a partition that Restart names.
 type RecoverTicket struct{ workTicket }
 
 // Restart is what is flushed, lowered where a live claim said roll back.
