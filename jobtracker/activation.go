@@ -16,8 +16,11 @@ type Hello struct {
 	Blocks     uint64 // 0: not said; else it must be the configured size
 	BlockSize  uint32 // 0: not said; else it must be the configured size
 	Generation uint64 // of the activation that it was active in last; 0: it is blank
-	Flush      uint64 // the number of the last flush of that generation that it remembers; see [Dispatch]
-	Dirty      bool   // it has extents that may hold writes no flush vouches for
+	// Flush is the number of the last flush of that generation that it remembers; see [Dispatch]. Of a replica that is to
+	// replay it vouches like an answer, so it must be one that was dispatched to it. (One that needs a repair anyway may
+	// have it from another's place: it is believed in nothing.)
+	Flush uint64
+	Dirty bool // it has extents that may hold writes no flush vouches for
 }
 
 // ActivateOptions say what kind of activation is wanted.
@@ -131,6 +134,8 @@ func (c *core) checkHello(r int, h Hello) error {
 		return bad("Generation", h.Generation, fmt.Sprintf("less than %d", c.generation))
 	case h.Generation == c.generation && h.Flush > c.flushes:
 		return bad("Flush", h.Flush, fmt.Sprintf("at most %d", c.flushes))
+	case h.Generation == c.generation && h.Flush > rep.told && rep.state.Home == HomeOffline:
+		return bad("Flush", h.Flush, fmt.Sprintf("at most %d", rep.told)) // it would vouch for what it was never asked
 	}
 	for other := range c.lim.n {
 		o := &c.reps[other]
@@ -278,7 +283,7 @@ func (c *core) end(cause, result error, to Activation) {
 		rep := &c.reps[r]
 		_ = c.step(r, EventEnd, cause) // total
 		rep.jobs, rep.bytes, rep.held, rep.heldBytes, rep.sent = 0, 0, 0, 0, 0
-		rep.vouched, rep.flushed, rep.final = 0, 0, 0
+		rep.vouched, rep.flushed, rep.told, rep.final = 0, 0, 0, 0
 	}
 	c.cause = cause
 	c.setPhase(to, cause)
@@ -310,6 +315,9 @@ func (c *core) replaceReplica(r int) error {
 	if r < 0 || r >= c.lim.n {
 		return &ReplicaError{Replica: r, Replicas: c.lim.n}
 	}
+	if c.phase == Closed {
+		return &PhaseError{Call: "replace", Phase: c.phase, Cause: c.cause}
+	}
 	if err := c.apply(r, EventReplace, ErrReplaced); err != nil {
 		return err
 	}
@@ -321,6 +329,9 @@ func (c *core) replaceReplica(r int) error {
 func (c *core) faultReplica(r int, cause error) error {
 	if r < 0 || r >= c.lim.n {
 		return &ReplicaError{Replica: r, Replicas: c.lim.n}
+	}
+	if c.phase == Inactive || c.phase == Closed {
+		return &PhaseError{Call: "fault", Phase: c.phase, Cause: c.cause}
 	}
 	return c.apply(r, EventFault, cause)
 }

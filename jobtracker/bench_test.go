@@ -26,7 +26,7 @@ func BenchmarkGate(b *testing.B) {
 	b.ReportAllocs()
 	xbase.Measure(b, 4096, func(n int) {
 		for range n {
-			_ = c.tr.do(c.conns[0], 0, func(*core) error {
+			_ = c.tr.do(c.conns[0], asking{}, func(*core) error {
 				a[i&63]++
 				return nil
 			})

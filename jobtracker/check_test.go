@@ -46,7 +46,7 @@ func TestCheckCanFail(t *testing.T) {
 			require.Len(t, take(t, conns[0]), 2)
 			require.NoError(t, conns[0].Complete(3, Result{}))
 			submit(t, tr, write(9, 1))
-			_ = tr.do(nil, 0, func(k *core) error {
+			_ = tr.do(nil, asking{}, func(k *core) error {
 				tc.damage(k)
 				err = k.check()
 				return nil

@@ -97,7 +97,7 @@ func (c *Conn[P]) next(ctx context.Context, one *Dispatch[P], many []Dispatch[P]
 	waits := 0
 	for {
 		n := 0
-		err := c.t.do(c, 0, func(k *core) error {
+		err := c.t.do(c, asking{}, func(k *core) error {
 			rep := &k.reps[c.token.replica]
 			rep.senders -= waits
 			if one != nil {
@@ -164,12 +164,13 @@ func (c *Conn[P]) fillRarely(k *core, id JobID, s *slot, d *Dispatch[P]) {
 	}
 	if rep := &k.reps[r]; rep.state.Phase == Voting || rep.final != 0 && rep.final <= id {
 		d.Number, d.Generation = s.aux, k.generation
+		rep.told = max(rep.told, s.aux)
 	}
 }
 
 // stopWaiting takes a sender back whose context has ended.
 func (c *Conn[P]) stopWaiting(ctx context.Context) error {
-	_ = c.t.do(c, 0, func(k *core) error { // a connection that has ended counts no senders
+	_ = c.t.do(c, asking{}, func(k *core) error { // a connection that has ended counts no senders
 		k.reps[c.token.replica].senders--
 		return nil
 	})
@@ -187,26 +188,13 @@ func (c *Conn[P]) rouse() {
 // Complete applies the replica's answer to a job. What cannot be applied is returned as an *[OrphanError], counted by
 // reason, and changes nothing: it is never a reason to stop.
 func (c *Conn[P]) Complete(id JobID, res Result) error {
-	if id == 0 {
-		return c.completeNone(&res)
-	}
-	return c.t.do(c, id, func(k *core) error { return k.complete(c.token, id, &res) })
-}
-
-// completeNone refuses a completion that names no job: to the gate it would look like a call that is no completion.
-func (c *Conn[P]) completeNone(res *Result) error {
-	return c.t.do(nil, 0, func(k *core) error {
-		if !k.current(c.token) {
-			return k.late(c.token, 0, c.cause)
-		}
-		return k.complete(c.token, 0, res)
-	})
+	return c.t.do(c, asking{completion: true, job: id}, func(k *core) error { return k.complete(c.token, id, &res) })
 }
 
 // CompleteBatch is Complete for many replies in one lock, in their order; a job named twice is a duplicate the second
 // time. Each gets its own Err; refused is how many were not applied.
 func (c *Conn[P]) CompleteBatch(batch []Completion) (refused int) {
-	err := c.t.do(c, 0, func(k *core) error {
+	err := c.t.do(c, asking{}, func(k *core) error {
 		for i := range batch {
 			b := &batch[i]
 			if !k.current(c.token) { // ended by a failure within this batch
@@ -236,7 +224,7 @@ func (c *Conn[P]) Close(cause error) {
 	if cause == nil {
 		cause = ErrPeerClosed
 	}
-	_ = c.t.do(c, 0, func(k *core) error { // one that has ended is left as it is
+	_ = c.t.do(c, asking{}, func(k *core) error { // one that has ended is left as it is
 		k.closeConn(c.token, cause)
 		return nil
 	})
@@ -246,5 +234,5 @@ func (c *Conn[P]) Close(cause error) {
 // end of the stream, or the replica fences older connections. Only then can the replica connect again. It is
 // idempotent; while the connection is live it is refused with a *[LifecycleError].
 func (c *Conn[P]) Quiesced() error {
-	return c.t.do(nil, 0, func(k *core) error { return k.quiesced(c.token) })
+	return c.t.do(nil, asking{}, func(k *core) error { return k.quiesced(c.token) })
 }

@@ -87,6 +87,7 @@ type replica struct {
 	heldBytes int64
 	vouched   JobID  // the last flush done here: what changes before it is durable
 	flushed   uint64 // and its number
+	told      uint64 // the highest number that a dispatch gave it to remember in this activation
 
 	ticket  uint64    // of the present or last repair
 	final   JobID     // the final flush of a repair that finishes

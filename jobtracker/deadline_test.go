@@ -10,7 +10,7 @@ import (
 
 // armed tells whether the tracker has a timer, and for when.
 func armed(tr *Tracker[int]) (at time.Duration, on bool) {
-	_ = tr.do(nil, 0, func(*core) error {
+	_ = tr.do(nil, asking{}, func(*core) error {
 		at, on = armedLocked(tr) // +checklocksignore: the gate holds the lock
 		return nil
 	})

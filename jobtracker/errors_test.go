@@ -178,6 +178,9 @@ func TestPhaseErrorNamesCallAndPhase(t *testing.T) {
 		"submit":     func() error { return tr.Do(t.Context(), read(0, 1), 0) },
 		"deactivate": func() error { return tr.Deactivate().Err() },
 		"disable":    func() error { return tr.Disable(errDisk) },
+		"fault":      func() error { return tr.Fault(2, errDisk) },
+		"replace":    func() error { return tr.Replace(2) },
+		"repair":     func() error { _, err := tr.Repair(2); return err },
 	}
 	refused := func(phase Activation, cause error, names ...string) {
 		t.Helper()
@@ -187,12 +190,12 @@ func TestPhaseErrorNamesCallAndPhase(t *testing.T) {
 			require.Equal(t, &PhaseError{Call: name, Phase: phase, Cause: cause}, err)
 		}
 	}
-	refused(Inactive, nil, "connect", "submit", "deactivate", "disable")
+	refused(Inactive, nil, "connect", "submit", "deactivate", "disable", "fault", "repair")
 
 	require.NoError(t, calls["activate"]())
-	refused(Activating, nil, "activate", "submit")
+	refused(Activating, nil, "activate", "submit", "repair")
 	require.NoError(t, tr.Disable(errDisk))
-	refused(Inactive, errDisk, "connect", "submit", "deactivate", "disable")
+	refused(Inactive, errDisk, "connect", "submit", "deactivate", "disable", "fault", "repair")
 
 	generation = 1
 	conns := connectAll(t, tr)
@@ -200,14 +203,14 @@ func TestPhaseErrorNamesCallAndPhase(t *testing.T) {
 
 	submit(t, tr, write(0, 1))
 	done := tr.Deactivate()
-	refused(Deactivating, errDisk, "activate", "connect", "submit")
+	refused(Deactivating, errDisk, "activate", "connect", "submit", "repair")
 	require.Same(t, done, tr.Deactivate(), "another call gets the same handle")
 	serve(t, conns...)
 	require.NoError(t, done.Wait(ended()))
-	refused(Inactive, ErrDeactivated, "connect", "submit", "deactivate", "disable")
+	refused(Inactive, ErrDeactivated, "connect", "submit", "deactivate", "disable", "fault", "repair")
 
 	require.NoError(t, tr.Close().Wait(t.Context()))
-	refused(Closed, ErrClosed, "activate", "connect", "submit", "deactivate", "disable")
+	refused(Closed, ErrClosed, "activate", "connect", "submit", "deactivate", "disable", "fault", "replace", "repair")
 }
 
 func TestGenerationErrorNamesBoth(t *testing.T) {
@@ -256,7 +259,7 @@ func TestLifecycleErrorNamesStateAndEvent(t *testing.T) {
 	require.NoError(t, tr.Disable(nil))
 	for r := range 3 {
 		err := unchanged(t, tr, func() error { return tr.Fault(r, errDisk) })
-		require.ErrorIs(t, err, ErrLifecycle, "nothing is expected of it")
+		require.Equal(t, &PhaseError{Call: "fault", Phase: Inactive, Cause: ErrDisabled}, err, "nothing is expected of it")
 	}
 }
 

@@ -77,6 +77,18 @@ func TestHelloNamesTheBadField(t *testing.T) {
 			Hello{Generation: 5, Flush: 2},
 			HelloError{1, "Flush", "2", "at most 1"},
 		},
+		"a flush that it was never sent": {
+			func(t *testing.T) *Tracker[int] {
+				tr, conns := active(t)
+				submit(t, tr, write(0, 1))
+				submit(t, tr, Op{Kind: Flush})
+				serve(t, conns[0], conns[2])
+				again(t, tr, conns, 1)
+				return tr
+			},
+			Hello{Generation: 5, Flush: 2},
+			HelloError{1, "Flush", "2", "at most 1"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tr := tc.set(t)

@@ -63,7 +63,7 @@ func (j *Job[P]) Wait(ctx context.Context) error {
 	}
 	w := j.t.waiter()
 	defer j.t.idle.Put(w)
-	_ = j.t.do(nil, 0, func(*core) error { // no error is possible
+	_ = j.t.do(nil, asking{}, func(*core) error { // no error is possible
 		j.join(w)
 		return nil
 	})
@@ -89,7 +89,7 @@ func (j *Job[P]) join(w *waitCh) {
 
 // leave takes back a waiter; false means that it was woken, and its channel is empty again.
 func (j *Job[P]) leave(w *waitCh) (waits bool) {
-	_ = j.t.do(nil, 0, func(*core) error { // no error is possible
+	_ = j.t.do(nil, asking{}, func(*core) error { // no error is possible
 		for at := &j.waiters; *at != nil; at = &(*at).next {
 			if *at == w {
 				*at, w.next = w.next, nil
@@ -165,7 +165,7 @@ func (t *Tracker[P]) Submit(ctx context.Context, op Op, payload P) (*Job[P], err
 	var j *Job[P]
 	var w *waitCh
 	var seq uint64
-	err := t.do(nil, 0, func(k *core) error {
+	err := t.do(nil, asking{}, func(k *core) error {
 		j = t.newJobLocked(payload) // +checklocksignore: the gate holds the lock
 		id, application, err := k.submit(op, j)
 		if err != nil {
@@ -200,7 +200,7 @@ func (j *Job[P]) await(ctx context.Context, w *waitCh, seq uint64) error {
 		return w.refusal
 	case <-ctx.Done():
 	}
-	_ = j.t.do(nil, 0, func(k *core) error { // no error is possible
+	_ = j.t.do(nil, asking{}, func(k *core) error { // no error is possible
 		if k.withdraw(seq) {
 			var none P
 			j.payload = none // the slab outlives it

@@ -341,7 +341,7 @@ func (m *mRun) faultOne(t *rapid.T) {
 	case r == m.n:
 		m.refused("Fault", ErrReplica, func() error { return m.tr.Fault(r, errFault) })
 	case m.phase == Inactive:
-		m.refused("Fault", ErrLifecycle, func() error { return m.tr.Fault(r, errFault) })
+		m.refused("Fault", ErrPhase, func() error { return m.tr.Fault(r, errFault) })
 	default:
 		m.must("Fault", m.tr.Fault(r, errFault))
 		m.fault(r, errFault)

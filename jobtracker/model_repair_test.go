@@ -21,7 +21,11 @@ func (m *mRun) repairStart(t *rapid.T) {
 func (m *mRun) startRepair(r int) {
 	rep := m.reps[r]
 	if rep.state.Phase != RepairReady || m.phase != Active {
-		m.refused("Repair", ErrLifecycle, func() error { _, err := m.tr.Repair(r); return err })
+		want := ErrLifecycle
+		if m.phase != Active {
+			want = ErrPhase
+		}
+		m.refused("Repair", want, func() error { _, err := m.tr.Repair(r); return err })
 		return
 	}
 	ticket, err := m.tr.Repair(r)

@@ -327,7 +327,7 @@ func (m *mRun) set(j *mJob, r int, s mState) {
 // In which order the tracker does that within one hold is its own affair. It shows only in whether an automatic sync comes
 // before a job that waited for admission, or before the end of the activation: the model follows.
 func (m *mRun) settle() {
-	_ = m.tr.do(nil, 0, func(k *core) error {
+	_ = m.tr.do(nil, asking{}, func(k *core) error {
 		m.issued = k.next
 		return nil
 	})

@@ -17,6 +17,9 @@ func (c *core) startRepair(r int) (repairToken, error) {
 	if r < 0 || r >= c.lim.n {
 		return repairToken{}, &ReplicaError{Replica: r, Replicas: c.lim.n}
 	}
+	if c.phase != Active {
+		return repairToken{}, &PhaseError{Call: "repair", Phase: c.phase, Cause: c.cause}
+	}
 	if err := c.step(r, EventRepairStart, nil); err != nil {
 		return repairToken{}, err
 	}

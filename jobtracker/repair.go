@@ -14,10 +14,10 @@ type Repair[P any] struct {
 }
 
 // Repair begins the repair of a replica that is repair-ready: from here on it gets every changing job, but no read and
-// no vote. On error nothing has changed: *[ReplicaError], *[LifecycleError].
+// no vote. On error nothing has changed: *[ReplicaError], *[PhaseError], *[LifecycleError].
 func (t *Tracker[P]) Repair(replica int) (*Repair[P], error) {
 	r := &Repair[P]{t: t, ended: newHandle()}
-	err := t.do(nil, 0, func(k *core) error {
+	err := t.do(nil, asking{}, func(k *core) error {
 		token, err := k.startRepair(replica)
 		if err != nil {
 			return err
@@ -45,7 +45,7 @@ func (r *Repair[P]) Ended() *Handle { return r.ended }
 // has changed: [ErrSuperseded], *[ReplicaError], *[LifecycleError], *[OpError].
 func (r *Repair[P]) Copy(source int, start, blocks uint64, payload P) (*Job[P], error) {
 	var j *Job[P]
-	err := r.t.do(nil, 0, func(k *core) error {
+	err := r.t.do(nil, asking{}, func(k *core) error {
 		j = r.t.newJobLocked(payload) // +checklocksignore: the gate holds the lock
 		id, err := k.addCopy(r.token, source, start, blocks, j)
 		if err != nil {
@@ -66,7 +66,7 @@ func (r *Repair[P]) Copy(source int, start, blocks uint64, payload P) (*Job[P], 
 // Finish says that everything was copied. A last flush is admitted; when the target itself has done it, it votes (R07). A
 // copy that was still out and fails ends the repair instead.
 func (r *Repair[P]) Finish() error {
-	return r.t.do(nil, 0, func(k *core) error { return k.finishRepair(r.token) })
+	return r.t.do(nil, asking{}, func(k *core) error { return k.finishRepair(r.token) })
 }
 
 // Abort ends the repair; the target is repair-ready again. Halves of copies that were not sent are written off; what was
@@ -75,5 +75,5 @@ func (r *Repair[P]) Abort(cause error) error {
 	if cause == nil {
 		cause = ErrAborted
 	}
-	return r.t.do(nil, 0, func(k *core) error { return k.abortRepair(r.token, cause) })
+	return r.t.do(nil, asking{}, func(k *core) error { return k.abortRepair(r.token, cause) })
 }

@@ -155,7 +155,7 @@ func TestJ26_NobodyFlushes(t *testing.T) {
 				require.LessOrEqual(t, most, 16+32+2, "what is outstanding, what is done, and the sync")
 				require.Greater(t, most, 16, "the figure means something")
 				room := 0
-				_ = x.tr.do(nil, 0, func(k *core) error { room = len(k.ring) + len(k.deps); return nil })
+				_ = x.tr.do(nil, asking{}, func(k *core) error { room = len(k.ring) + len(k.deps); return nil })
 				require.LessOrEqual(t, room, 64+256, "the room does not grow")
 				f, b := x.syncs()
 				require.Equal(t, sync == SyncFlush, f > 20)

@@ -163,7 +163,7 @@ func (x *rig) flush() *Job[*load] {
 
 // state is where a job stands on a replica; gone tells that it is not in the table.
 func (x *rig) state(j *Job[*load], r int) (s State, gone bool) {
-	_ = x.tr.do(nil, 0, func(k *core) error {
+	_ = x.tr.do(nil, asking{}, func(k *core) error {
 		if sl := k.find(j.ID()); sl != nil {
 			s = sl.on(1 << r)
 		} else {

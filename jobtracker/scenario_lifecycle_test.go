@@ -344,14 +344,14 @@ func TestJ20_CloseWithHundredsInFlight(t *testing.T) {
 				"Activate":   func() error { _, err := x.tr.Activate(ActivateOptions{Generation: 9}); return err },
 				"Deactivate": func() error { return x.tr.Deactivate().Wait(t.Context()) },
 				"Disable":    func() error { return x.tr.Disable(nil) },
+				"Replace":    func() error { return x.tr.Replace(0) },
+				"Fault":      func() error { return x.tr.Fault(0, nil) },
+				"Repair":     func() error { _, err := x.tr.Repair(0); return err },
 			} {
 				err := x.refused(call)
 				require.ErrorIs(t, err, ErrPhase, name)
 				require.ErrorIs(t, err, ErrClosed, name)
 			}
-			require.ErrorIs(t, x.refused(func() error { return x.tr.Replace(0) }), ErrLifecycle)
-			require.ErrorIs(t, x.refused(func() error { return x.tr.Fault(0, nil) }), ErrLifecycle)
-			require.ErrorIs(t, x.refused(func() error { _, err := x.tr.Repair(0); return err }), ErrLifecycle)
 			x.orphan(c, jobs[0].ID(), Result{}, OrphanStaleConn)
 			require.NoError(t, c.Quiesced())
 			c.Close(errDisk)

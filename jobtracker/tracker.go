@@ -74,10 +74,16 @@ func New[P any](cfg Config[P]) (*Tracker[P], error) {
 	return t, nil
 }
 
+// asking is what a call asks for, which decides how the gate refuses it. The zero value is any call but a completion.
+type asking struct {
+	completion bool
+	job        JobID // that it is for
+}
+
 // do is the gate: the only place where the tracker's lock is acquired. It checks the caller's connection, if there is
-// one, in the same hold in which fn gets the state; id is the job that a completion is for, if it is one. When the hold
-// is over it does what the change asks for: wakes first, then callbacks, in order, by one goroutine at a time.
-func (t *Tracker[P]) do(c *Conn[P], id JobID, fn func(*core) error) error {
+// one, in the same hold in which fn gets the state. When the hold is over it does what the change asks for: wakes first,
+// then callbacks, in order, by one goroutine at a time.
+func (t *Tracker[P]) do(c *Conn[P], what asking, fn func(*core) error) error {
 	if t.cfg.Gap != nil {
 		t.cfg.Gap()
 	}
@@ -86,8 +92,8 @@ func (t *Tracker[P]) do(c *Conn[P], id JobID, fn func(*core) error) error {
 	switch {
 	case c == nil || t.core.current(c.token):
 		err = fn(&t.core)
-	case id != 0:
-		err = t.core.late(c.token, id, c.cause)
+	case what.completion:
+		err = t.core.late(c.token, what.job, c.cause)
 	default:
 		err = t.core.stale(c.token, c.cause)
 	}
@@ -223,7 +229,7 @@ func (t *Tracker[P]) setTimerLocked(at time.Time) {
 
 // tick is the timer: it carries nothing, it has the core look at the time.
 func (t *Tracker[P]) tick(no uint64) {
-	_ = t.do(nil, 0, func(k *core) error { // no error is possible
+	_ = t.do(nil, asking{}, func(k *core) error { // no error is possible
 		t.tickedLocked(no) // +checklocksignore: the gate holds the lock
 		k.tick(time.Now())
 		k.fx.time()
@@ -262,7 +268,7 @@ func (t *Tracker[P]) drain() {
 // drained goes on with what waited for callbacks to be run: admission, or who closes.
 func (t *Tracker[P]) drained() {
 	if t.lagging.Load() || t.stats.phase.Load() == uint32(Closed) {
-		_ = t.do(nil, 0, func(*core) error { // no error is possible
+		_ = t.do(nil, asking{}, func(*core) error { // no error is possible
 			t.drainedLocked() // +checklocksignore: the gate holds the lock
 			return nil
 		})
@@ -323,7 +329,7 @@ func (t *Tracker[P]) restLocked() {
 // an *[EndedError] if it ends before. On error nothing has changed: *[PhaseError], *[GenerationError].
 func (t *Tracker[P]) Activate(o ActivateOptions) (*Handle, error) {
 	h := newHandle()
-	err := t.do(nil, 0, func(k *core) error {
+	err := t.do(nil, asking{}, func(k *core) error {
 		if err := k.activate(o); err != nil {
 			return err
 		}
@@ -343,7 +349,7 @@ func (t *Tracker[P]) Activate(o ActivateOptions) (*Handle, error) {
 // [Config.ReplyTimeout]; [Tracker.Disable] is the force.
 func (t *Tracker[P]) Deactivate() *Handle {
 	var h *Handle
-	err := t.do(nil, 0, func(k *core) error {
+	err := t.do(nil, asking{}, func(k *core) error {
 		h = t.finishLocked() // +checklocksignore: the gate holds the lock
 		return k.deactivate()
 	})
@@ -370,14 +376,14 @@ func (t *Tracker[P]) Disable(cause error) error {
 	if cause == nil {
 		cause = ErrDisabled
 	}
-	return t.do(nil, 0, func(k *core) error { return k.disable(cause) })
+	return t.do(nil, asking{}, func(k *core) error { return k.disable(cause) })
 }
 
 // Close disables the tracker for good. It is idempotent. The handle resolves when the last callback has returned and
 // the timer has stopped: a callback may call Close but not wait for it.
 func (t *Tracker[P]) Close() *Handle {
 	var h *Handle
-	_ = t.do(nil, 0, func(k *core) error { // no error is possible
+	_ = t.do(nil, asking{}, func(k *core) error { // no error is possible
 		h = t.closedLocked() // +checklocksignore: the gate holds the lock
 		k.close()
 		return nil
@@ -400,7 +406,7 @@ func (t *Tracker[P]) closedLocked() *Handle {
 // *[ReplicaError], *[PhaseError], *[LifecycleError] (also [ErrNotQuiesced]), *[HelloError].
 func (t *Tracker[P]) Connect(replica int, hello Hello) (*Conn[P], error) {
 	c := &Conn[P]{t: t, wake: make(chan struct{}, 1)}
-	err := t.do(nil, 0, func(k *core) error {
+	err := t.do(nil, asking{}, func(k *core) error {
 		id, plan, err := k.connect(replica, hello)
 		if err != nil {
 			return err
@@ -418,19 +424,19 @@ func (t *Tracker[P]) Connect(replica int, hello Hello) (*Conn[P], error) {
 
 // Replace says that another device stands in a replica's place. Its connection ends, its jobs are written off, and the
 // next one to connect may have any identity; it needs a repair of everything and does not count at activation. It is the
-// way out of a peer that never quiesces.
+// way out of a peer that never quiesces. On error nothing has changed: *[ReplicaError], and *[PhaseError] once closed.
 func (t *Tracker[P]) Replace(replica int) error {
-	return t.do(nil, 0, func(k *core) error { return k.replaceReplica(replica) })
+	return t.do(nil, asking{}, func(k *core) error { return k.replaceReplica(replica) })
 }
 
 // Fault faults a replica: its connection ends, its jobs are written off, and it needs a repair. One that nothing is
 // expected of is left as it is; while activating, when nothing was written yet, it may connect again and is compared.
-// Nil is [ErrFaulted].
+// Nil is [ErrFaulted]. On error nothing has changed: *[ReplicaError], and *[PhaseError] while inactive or closed.
 func (t *Tracker[P]) Fault(replica int, cause error) error {
 	if cause == nil {
 		cause = ErrFaulted
 	}
-	return t.do(nil, 0, func(k *core) error {
+	return t.do(nil, asking{}, func(k *core) error {
 		return k.faultReplica(replica, &FaultError{Replica: replica, Err: cause})
 	})
 }
@@ -445,7 +451,7 @@ const dumpJobs = 256
 func (t *Tracker[P]) Dump() Dump {
 	var d Dump
 	var why causes
-	_ = t.do(nil, 0, func(k *core) error { // no error is possible
+	_ = t.do(nil, asking{}, func(k *core) error { // no error is possible
 		d, why = k.dump(dumpJobs), k.causes()
 		d.Callbacks = t.calls.Len() // +checklocksignore: the gate holds the lock
 		return nil
@@ -462,7 +468,7 @@ func (t *Tracker[P]) Dump() Dump {
 func (t *Tracker[P]) Fingerprint() uint64 {
 	h := fnv.New64a()
 	var why causes
-	_ = t.do(nil, 0, func(k *core) error { // no error is possible
+	_ = t.do(nil, asking{}, func(k *core) error { // no error is possible
 		why = k.causes()
 		_, err := h.Write(k.appendState(nil))
 		return err
@@ -475,5 +481,5 @@ func (t *Tracker[P]) Fingerprint() uint64 {
 
 // Check verifies the tracker's invariants. An error is a bug in this package; it is meant for tests.
 func (t *Tracker[P]) Check() error {
-	return t.do(nil, 0, func(k *core) error { return k.check() })
+	return t.do(nil, asking{}, func(k *core) error { return k.check() })
 }

@@ -152,7 +152,7 @@ func (c *core) appendState(b []byte) []byte {
 		rep := &c.reps[r]
 		u(uint64(packState(rep.state)), uint64(rep.conn), uint64(rep.repair), rep.ticket, uint64(rep.final), oneIf(rep.spoiled != nil), rep.hello.generation,
 			rep.hello.flush, oneIf(rep.blank), oneIf(rep.dirty), uint64(rep.jobs), uint64(rep.bytes), uint64(rep.held),
-			uint64(rep.heldBytes), uint64(rep.sent), uint64(rep.vouched), rep.flushed, oneIf(rep.answered), uint64(rep.looks),
+			uint64(rep.heldBytes), uint64(rep.sent), uint64(rep.vouched), rep.flushed, rep.told, oneIf(rep.answered), uint64(rep.looks),
 			uint64(rep.replyAt.UnixNano()), uint64(rep.offlineAt.UnixNano()))
 		b = append(append(b, rep.said[:]...), rep.named[:]...)
 		for i := range rep.ready.Len() {
