@@ -112,9 +112,6 @@ func (c *core) decideBad(id JobID, s *slot) {
 	err := c.failure(id, s, ErrQuorum, c.why(id, s))
 	if s.flags&flagResolved == 0 {
 		c.resolve(id, s, err)
-		if s.kind == Copy && c.reps[targetOf(s)].repair == repairFinishing {
-			c.reps[targetOf(s)].spoiled = err // not everything was copied
-		}
 		return
 	}
 	// It was acknowledged early. Flushes behind it fail, and so do those that are admitted until one has (J18).
@@ -190,6 +187,18 @@ func (c *core) resolve(id JobID, s *slot, err *JobError) {
 // writeOff skips the job on the replicas of the mask, where it is not terminal. The job may be decided by it.
 func (c *core) writeOff(id JobID, s *slot, mask uint8) {
 	mask &= s.open()
+	switch {
+	case s.kind.writes():
+		c.missed(s, mask)
+	case s.kind == Copy && mask>>targetOf(s)&1 != 0:
+		c.copyEnded(s, extentFailed)
+		c.missed(s, mask&s.sent&(1<<targetOf(s)))
+	}
+	c.leaveOut(id, s, mask)
+}
+
+// leaveOut is writeOff of a job that is done nowhere, or that changes nothing.
+func (c *core) leaveOut(id JobID, s *slot, mask uint8) {
 	if mask == 0 {
 		return
 	}

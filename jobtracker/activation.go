@@ -73,6 +73,9 @@ func (c *core) connect(r int, h Hello) (ConnID, Plan, error) {
 	if c.isBehind(rep, h) {
 		e, cause = EventConnectBehind, &FaultError{Replica: r, Err: ErrBehind}
 	}
+	if c.phase == Active {
+		c.distrust(rep, h)
+	}
 	c.conns++
 	rep.conn = c.conns
 	rep.hello, rep.blank, rep.dirty = version{h.Generation, h.Flush}, h.Generation == 0, h.Dirty
@@ -224,6 +227,9 @@ func (c *core) compare() {
 func (c *core) begin(joining uint8) {
 	for r := range c.lim.n {
 		if c.reps[r].state.Phase == Fresh {
+			if c.reps[r].blank {
+				c.reps[r].extents.reset(ExtentDirty)
+			}
 			e := EventJoinBehind
 			if joining>>r&1 != 0 {
 				e = EventJoin
@@ -283,7 +289,10 @@ func (c *core) end(cause, result error, to Activation) {
 		rep := &c.reps[r]
 		_ = c.step(r, EventEnd, cause) // total
 		rep.jobs, rep.bytes, rep.held, rep.heldBytes, rep.sent = 0, 0, 0, 0, 0
-		rep.vouched, rep.flushed, rep.told, rep.final = 0, 0, 0, 0
+		rep.vouched, rep.flushed, rep.told, rep.noted, rep.final = 0, 0, 0, 0, 0
+		if rep.extents.reset(ExtentUnknown); rep.state.Home == HomeReplaced {
+			rep.extents.reset(ExtentDirty)
+		}
 	}
 	c.cause = cause
 	c.setPhase(to, cause)
@@ -322,6 +331,7 @@ func (c *core) replaceReplica(r int) error {
 		return err
 	}
 	c.reps[r].said, c.reps[r].named = ID{}, ID{}
+	c.reps[r].extents.reset(ExtentDirty)
 	return nil
 }
 

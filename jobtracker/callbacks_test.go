@@ -248,6 +248,10 @@ func TestCallbacksMayCallAnything(t *testing.T) {
 		"Repair.Context":      func(w *world) { _ = w.rep.Context().Err() },
 		"Repair.Copy":         func(w *world) { _, _ = w.rep.Copy(0, 0, 1, 0) },
 		"Repair.Ended":        func(w *world) { _ = w.rep.Ended().Err() },
+		"Repair.Extent":       func(w *world) { _, _ = w.rep.Extent(0) },
+		"Repair.Extents":      func(w *world) { _, _ = w.rep.Extents() },
+		"Repair.Next":         func(w *world) { _, _, _ = w.rep.Next(0) },
+		"Repair.Same":         func(w *world) { _ = w.rep.Same(0) },
 		"Repair.Finish":       func(w *world) { _ = w.rep.Finish() },
 	}
 	for _, typ := range []reflect.Type{

@@ -135,6 +135,9 @@ func (c *core) succeedRarely(id JobID, s *slot, r int) {
 	rep := &c.reps[r]
 	if s.aux > rep.flushed {
 		rep.flushed, rep.vouched = s.aux, max(rep.vouched, id)
+		if rep.numbered(id) {
+			rep.noted = s.aux
+		}
 	}
 	if rep.repair == repairFinishing && rep.final == id {
 		c.todo |= todoFinished
@@ -149,6 +152,9 @@ func (c *core) fail(id JobID, s *slot, r int, err error) {
 	c.uncharge(s, bit)
 	c.stats.replicas[r].failed.Inc()
 	fault := s.kind.writes() || s.kind.fences() || s.kind == Copy && r == targetOf(s)
+	if fault && !s.kind.fences() {
+		c.missed(s, bit)
+	}
 	cause := &FaultError{Replica: r, Job: id, Err: ErrJobFailed, Cause: err}
 	if s.kind == Read && err == nil {
 		cause.Err = ErrMismatch

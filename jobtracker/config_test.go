@@ -55,6 +55,10 @@ func TestConfigNamesTheBadField(t *testing.T) {
 			{func(c *Config[int]) { c.OfflineBytes = -1 }, -1, 1, 256 << 20},
 			{func(c *Config[int]) { c.MaxBytes, c.OfflineBytes = 1000, 1001 }, 1001, 1, 1000},
 		},
+		"ExtentBlocks": {
+			{func(c *Config[int]) { c.ExtentBlocks = 1 << 63 }, 1<<63 - 1, 1, (256 << 20) / size},
+			{func(c *Config[int]) { c.MaxBytes, c.ExtentBlocks = 3*size, 4 }, 4, 1, 3},
+		},
 		"AutoSync": {{func(c *Config[int]) { c.AutoSync = 3 }, 3, 0, 2}},
 		"AutoSyncJobs": {
 			{func(c *Config[int]) { c.AutoSyncJobs = -1 }, -1, 1, 1 << 24},
@@ -98,7 +102,7 @@ func TestConfigDefaults(t *testing.T) {
 		maxBlocks: [numKinds]uint64{Read: 65536, Write: 65536, Zero: math.MaxUint32, Trim: math.MaxUint32},
 		maxJobs:   1024, maxBytes: 256 << 20, offlineJobs: 512, offlineBytes: 128 << 20,
 		offlineFor: 30 * time.Second, replyLook: 10 * time.Second / 8,
-		autoSync: SyncFlush, autoSyncJobs: 256, autoSyncBytes: 64 << 20, maxCallbacks: 4096,
+		autoSync: SyncFlush, autoSyncJobs: 256, autoSyncBytes: 64 << 20, extent: 16, maxCallbacks: 4096,
 	}, lim)
 	require.Equal(t, Config[int]{Replicas: 5, Blocks: 1 << 20, BlockSize: 4096}, cfg, "the caller's is left as it is")
 }

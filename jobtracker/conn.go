@@ -162,7 +162,7 @@ func (c *Conn[P]) fillRarely(k *core, id JobID, s *slot, d *Dispatch[P]) {
 		}
 		return
 	}
-	if rep := &k.reps[r]; rep.state.Phase == Voting || rep.final != 0 && rep.final <= id {
+	if rep := &k.reps[r]; rep.numbered(id) {
 		d.Number, d.Generation = s.aux, k.generation
 		rep.told = max(rep.told, s.aux)
 	}

@@ -89,11 +89,12 @@ type replica struct {
 	flushed   uint64 // and its number
 	told      uint64 // the highest number that a dispatch gave it to remember in this activation
 
-	ticket  uint64    // of the present or last repair
-	final   JobID     // the final flush of a repair that finishes
-	spoiled *JobError // a copy that failed behind the call that said everything was copied
-	cause   error     // why it is not active
-	failure error     // of the last job that it failed
+	ticket  uint64 // of the present or last repair
+	final   JobID  // the final flush of a repair that finishes
+	noted   uint64 // the number of the last flush done here that it was told to remember
+	extents extentTable
+	cause   error // why it is not active
+	failure error // of the last job that it failed
 	hello   version
 	blank   bool // its hello named no generation
 	dirty   bool // its hello named dirty extents
@@ -181,6 +182,11 @@ func newCore(lim limits, stats *counters) core {
 	c := core{lim: lim, stats: stats, base: 1, next: 1}
 	c.resize(64)
 	c.deps = make([]JobID, 256)
+	for r := range lim.n {
+		t := &c.reps[r].extents
+		t.size, t.blocks = lim.extent, lim.blocks
+		t.reset(ExtentUnknown)
+	}
 	return c
 }
 

@@ -26,7 +26,8 @@
 //   - Memory is bounded by the limits of [Config]: a job needs about 64 bytes, a link of 12 bytes for each replica and 8
 //     for each dependency in the table, and a handle of about 64. The table holds at most what is outstanding (MaxJobs
 //     for each replica, and the jobs that never wait: copies and automatic syncs) and AutoSyncJobs of what is done for
-//     each flush or barrier outstanding: behind one slow replica up to OfflineJobs or MaxJobs of them.
+//     each flush or barrier outstanding: behind one slow replica up to OfflineJobs or MaxJobs of them. A replica that has
+//     missed something needs 8 bytes for each extent.
 //
 // # Order
 //

@@ -8,6 +8,8 @@ import (
 // The kinds of refusal and of ending. Each error of this package matches one of them, or an orphan reason, with
 // [errors.Is]; the struct that carries the facts is found with [errors.As].
 var (
+	// ErrUnrepaired matches an *[UnrepairedError].
+	ErrUnrepaired = errors.New("jobtracker: not repaired yet")
 	// ErrConfig matches a *[ConfigError].
 	ErrConfig = errors.New("jobtracker: bad configuration")
 	// ErrOp matches an *[OpError].
@@ -145,6 +147,19 @@ func (e *PhaseError) Error() string {
 
 // Unwrap is [ErrPhase] and the cause.
 func (e *PhaseError) Unwrap() []error { return pair(ErrPhase, e.Cause) }
+
+// UnrepairedError refuses to take for repaired what is not.
+type UnrepairedError struct {
+	Replica int
+	Left    int // extents
+}
+
+func (e *UnrepairedError) Error() string {
+	return fmt.Sprintf("%v: replica %d: %d extents", ErrUnrepaired, e.Replica, e.Left)
+}
+
+// Unwrap is [ErrUnrepaired].
+func (e *UnrepairedError) Unwrap() error { return ErrUnrepaired }
 
 // LifecycleError refuses an event in a state of a replica's lifecycle.
 type LifecycleError struct {

@@ -252,6 +252,11 @@ func TestLifecycleErrorNamesStateAndEvent(t *testing.T) {
 	rep := startRepair(t, tr, conns, 2)
 	source := func() error { _, err := rep.Copy(1, 0, 1, 0); return err }
 	refused(LifecycleError{1, ReplicaState{Down, HomeOffline}, EventRepairStart, id}, ErrLifecycle, source)
+	var unrepaired *UnrepairedError
+	require.ErrorAs(t, unchanged(t, tr, rep.Finish), &unrepaired)
+	require.Equal(t, UnrepairedError{Replica: 2, Left: 64}, *unrepaired)
+	require.ErrorIs(t, unrepaired, ErrUnrepaired)
+	copyAll(t, rep, conns...)
 	require.NoError(t, rep.Finish())
 	refused(LifecycleError{2, ReplicaState{Repairing, HomeFaulted}, EventRepairFinish, conns[2].ID()}, ErrLifecycle, rep.Finish)
 	require.ErrorIs(t, unchanged(t, tr, func() error { _, err := rep.Copy(0, 0, 1, 0); return err }), ErrSuperseded)
@@ -272,12 +277,17 @@ func TestEndedRepairIsSuperseded(t *testing.T) {
 	now, err := tr.Repair(2)
 	require.NoError(t, err)
 	for name, call := range map[string]func() error{
-		"Copy":   func() error { _, err := old.Copy(0, 0, 1, 0); return err },
-		"Finish": old.Finish,
-		"Abort":  func() error { return old.Abort(errDisk) },
+		"Copy":    func() error { _, err := old.Copy(0, 0, 1, 0); return err },
+		"Finish":  old.Finish,
+		"Same":    func() error { return old.Same(0) },
+		"Next":    func() error { _, _, err := old.Next(0); return err },
+		"Extent":  func() error { _, err := old.Extent(0); return err },
+		"Extents": func() error { _, err := old.Extents(); return err },
+		"Abort":   func() error { return old.Abort(errDisk) },
 	} {
 		require.ErrorIs(t, unchanged(t, tr, call), ErrSuperseded, name)
 	}
+	copyAll(t, now, conns...)
 	require.NoError(t, now.Finish())
 	serve(t, conns...)
 	require.NoError(t, now.Ended().Wait(ended()))

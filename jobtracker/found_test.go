@@ -172,10 +172,10 @@ func TestFinishBeforeACopyFails(t *testing.T) {
 	j, err := rep.Copy(0, 0, 8, 0)
 	require.NoError(t, err)
 	require.Equal(t, []JobID{j.ID()}, take(t, conns[0]))
-	require.NoError(t, rep.Finish())
+	require.ErrorIs(t, unchanged(t, tr, rep.Finish), ErrUnrepaired)
 	require.NoError(t, conns[0].Complete(j.ID(), Result{Err: errors.New("cannot read")}))
 	serve(t, conns[0], conns[1], target)
 	require.Error(t, j.Err())
-	require.ErrorIs(t, rep.Ended().Err(), ErrQuorum)
-	require.Equal(t, RepairReady, tr.Stats().Replicas[2].State.Phase, "it would vote without the blocks")
+	require.ErrorIs(t, unchanged(t, tr, rep.Finish), ErrUnrepaired, "it would vote without the blocks")
+	require.Equal(t, Repairing, tr.Stats().Replicas[2].State.Phase)
 }

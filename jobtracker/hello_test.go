@@ -145,6 +145,7 @@ func TestReplacedReplicaMayBeAnyone(t *testing.T) {
 	conns[2] = c
 	rep, err := tr.Repair(2)
 	require.NoError(t, err)
+	copyAll(t, rep, conns...)
 	require.NoError(t, rep.Finish())
 	serve(t, conns...)
 	require.NoError(t, rep.Ended().Wait(ended()))

@@ -107,3 +107,11 @@ func unchanged(t *testing.T, tr *Tracker[int], call func() error) error {
 
 func write(start, blocks uint64) Op { return Op{Kind: Write, Start: start, Blocks: blocks} }
 func read(start, blocks uint64) Op  { return Op{Kind: Read, Start: start, Blocks: blocks} }
+
+// copyAll has everything copied to a repair's target, from replica 0.
+func copyAll(t *testing.T, rep *Repair[int], conns ...*Conn[int]) {
+	t.Helper()
+	_, err := rep.Copy(0, 0, 64, 0)
+	require.NoError(t, err)
+	serve(t, conns...)
+}

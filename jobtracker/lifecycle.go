@@ -28,6 +28,9 @@ func (c *core) step(r int, e ReplicaEvent, cause error) error {
 	case a.endConn:
 		c.cut(r, a.hold, cause)
 	case a.skip:
+		if !to.Connected() {
+			defer rep.extents.leave(rep.flushed)
+		}
 		c.each(func(id JobID, s *slot) { c.abandon(id, s, s.open()&^s.sent&(1<<r)) })
 	case a.replay:
 		c.requeue(r)
@@ -37,6 +40,9 @@ func (c *core) step(r int, e ReplicaEvent, cause error) error {
 		rep.armOffline, rep.offlineAt = false, noTime
 	case from.Connected(): // that it is quiesced arms nothing anew
 		rep.armOffline = c.lim.offlineFor > 0
+	}
+	if to.Phase == Voting && (from.Phase == Fresh || from.Home == HomeNew) {
+		rep.extents.reset(ExtentClean) // it is one of those that the others are compared with
 	}
 	if a.endRepair {
 		c.endRepair(r, cause)
@@ -85,6 +91,9 @@ func (c *core) cut(r int, hold bool, cause error) {
 			c.abandon(id, s, bit)
 		}
 	})
+	if !hold {
+		c.leaveExtents(r)
+	}
 }
 
 // abandon writes a job off on replicas that are not coming back to it; a read goes to another.
@@ -162,7 +171,7 @@ func (c *core) requeue(r int) {
 	if rep.hello.generation == c.generation {
 		c.each(func(id JobID, s *slot) {
 			if s.kind == Flush && s.aux <= rep.hello.flush && s.aux > rep.flushed {
-				rep.flushed, rep.vouched = s.aux, id
+				rep.flushed, rep.vouched, rep.noted = s.aux, id, s.aux
 			}
 		})
 	}

@@ -164,9 +164,12 @@ func TestFound_LostWriteDoomsTheFlushBehindIt(t *testing.T) {
 		target.comeBack()
 		ticket, err := x.tr.Repair(2)
 		require.NoError(t, err)
+		_, err = ticket.Copy(0, 0, rigBlocks, &load{})
+		require.NoError(t, err)
+		x.settle()
 		w := x.write(1, 1)
 		require.NoError(t, w.Err())
-		require.NoError(t, ticket.Finish()) // nothing was ever written: there is nothing to copy
+		require.NoError(t, ticket.Finish())
 		target.takeAnswer(w)
 		target.take()
 		target.answer(w.ID() + 1) // the last flush

@@ -133,7 +133,7 @@ func (p *mRepair) complete() bool {
 	open := false
 	for _, j := range p.copies {
 		open = open || !j.decided
-		if j.decided && !j.bad {
+		if j.decided && !j.bad && !j.unsure {
 			for b := j.op.Start; b < j.op.Start+j.op.Blocks; b++ {
 				p.copied[b] = true
 			}

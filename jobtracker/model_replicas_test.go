@@ -68,6 +68,7 @@ func (m *mRun) completed(c *mConn, q *mReq, res Result) {
 		m.vouch(r, j, q.d.Number)
 	case Write, Zero, Trim, Barrier:
 	}
+	j.unsure = j.op.Kind == Copy && r == j.target && m.reps[j.source].state.Phase != Voting
 	m.set(j, r, mDone)
 	if p := rep.repair; p != nil && p.final == j.id {
 		m.finish = append(m.finish, r)

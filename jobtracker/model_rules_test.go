@@ -41,6 +41,7 @@ type mJob struct {
 
 	source, target int // of a copy
 	sourceDone     bool
+	unsure         bool // when its target was done, its source was no voter: it copied nothing
 
 	decided, bad, resolved, doomed, retired bool
 	nowhere                                 bool // failed at admission: no replica ever got it

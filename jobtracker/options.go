@@ -54,6 +54,11 @@ type Config[P any] struct {
 	// AutoSyncBytes is in bytes. Zero: OfflineBytes/2, at least 1.
 	AutoSyncBytes int64
 
+	// ExtentBlocks is how many blocks an extent has: what a repair copies, compares and proves clean as one. A replica of
+	// which not all extents are in one state needs 8 bytes for each. Zero: the smallest power of two that makes at most
+	// 65,536 extents, but no more than 16 MiB. At most MaxBytes.
+	ExtentBlocks uint64
+
 	// OnResolve, if set, is called once for each job that Submit or Copy returned, after it was resolved.
 	OnResolve func(Resolved[P])
 	// OnRetire, if set, is called once for each job that Submit or Copy returned when it has been resolved, and no replica
@@ -91,7 +96,8 @@ type limits struct {
 	autoSync      SyncKind
 	autoSyncJobs  uint64
 	autoSyncBytes int64
-	maxCallbacks  int // callbacks waiting to be run beyond which admission waits
+	extent        uint64 // in blocks
+	maxCallbacks  int    // callbacks waiting to be run beyond which admission waits
 }
 
 const (
@@ -105,6 +111,8 @@ const (
 	defaultReply  = 10 * time.Second
 	maxSyncJobs   = 1 << 24
 	callbackSlack = 4 // in MaxJobs
+	maxExtent     = 16 << 20
+	fewExtents    = 1 << 16
 )
 
 // limits checks the configuration and fills in the defaults.
@@ -133,6 +141,7 @@ func (c *Config[P]) limits() (limits, error) {
 	offBytes := number("OfflineBytes", c.OfflineBytes, max(bytes/2, 1), 1, bytes)
 	syncJobs := number("AutoSyncJobs", int64(c.AutoSyncJobs), max(offJobs/2, 1), 1, maxSyncJobs)
 	syncBytes := number("AutoSyncBytes", c.AutoSyncBytes, max(offBytes/2, 1), 1, maxDevice)
+	extent := number("ExtentBlocks", int64(min(c.ExtentBlocks, math.MaxInt64)), extentFor(blocks, min(bytes, maxExtent)/max(size, 1)), 1, bytes/max(size, 1))
 	if bad != nil {
 		return limits{}, bad
 	}
@@ -145,8 +154,18 @@ func (c *Config[P]) limits() (limits, error) {
 		maxJobs: uint32(jobs), maxBytes: bytes, offlineJobs: uint32(offJobs), offlineBytes: offBytes,
 		offlineFor: duration(c.OfflineFor, defaultAway), replyLook: look(duration(c.ReplyTimeout, defaultReply)),
 		autoSync: c.AutoSync, autoSyncJobs: uint64(syncJobs), autoSyncBytes: syncBytes,
+		extent:       uint64(extent),
 		maxCallbacks: int(jobs) * callbackSlack,
 	}, nil
+}
+
+// extentFor is the smallest power of two that makes few extents, but at most most blocks, and at least one.
+func extentFor(blocks, most int64) int64 {
+	e := int64(1)
+	for 2*e <= most && (blocks-1)/e >= fewExtents {
+		e *= 2
+	}
+	return e
 }
 
 // look is how often a reply deadline is looked at; 0 for one that never passes.

@@ -49,7 +49,8 @@ func (c *core) addCopy(tok repairToken, source int, start, blocks uint64, handle
 	s.queued, s.spare = 1<<source, 1<<tok.replica
 	s.skipped = c.lim.all &^ s.open()
 	s.voters = s.spare
-	s.aux = uint64(source)<<8 | uint64(tok.replica)
+	s.aux = tok.ticket<<16 | uint64(source)<<8 | uint64(tok.replica)
+	c.copyEnded(s, extentAsked)
 	c.charge(s)
 	c.consider(id, s, source)
 	c.settle()
@@ -57,10 +58,15 @@ func (c *core) addCopy(tok repairToken, source int, start, blocks uint64, handle
 }
 
 func targetOf(s *slot) int { return int(s.aux & 0xff) }
+func sourceOf(s *slot) int { return int(s.aux >> 8 & 0xff) }
 
 // copied goes on with a copy whose half is done: after the source the target is asked.
 func (c *core) copied(id JobID, s *slot, r int) {
-	if bit := s.spare; bit != 0 && r != targetOf(s) {
+	if r == targetOf(s) {
+		c.copyEnded(s, extentFilled)
+		return
+	}
+	if bit := s.spare; bit != 0 {
 		s.spare &^= bit
 		s.queued |= bit
 		c.consider(id, s, first(bit))
@@ -72,12 +78,21 @@ func (c *core) finishRepair(tok repairToken) error {
 	if !c.repairing(tok) {
 		return ErrSuperseded
 	}
+	rep := &c.reps[tok.replica]
+	if left := rep.extents.left(); left > 0 && rep.repair == repairCopying {
+		return &UnrepairedError{Replica: tok.replica, Left: left}
+	}
 	if err := c.step(tok.replica, EventRepairFinish, nil); err != nil {
 		return err
 	}
-	c.reps[tok.replica].final = c.admit(Op{Kind: Flush}, nil)
+	rep.final = c.admit(Op{Kind: Flush}, nil)
 	c.settle()
 	return nil
+}
+
+// numbered tells whether the replica is to remember the number of a flush: it is active, or will be with it (R21).
+func (r *replica) numbered(flush JobID) bool {
+	return r.state.Phase == Voting || r.final != 0 && r.final <= flush
 }
 
 // finishRepairs makes voters of the targets whose final flush is done.
@@ -85,10 +100,6 @@ func (c *core) finishRepairs() {
 	for r := range c.lim.n {
 		rep := &c.reps[r]
 		if rep.repair == repairFinishing && rep.flushed > 0 && rep.vouched >= rep.final {
-			if rep.spoiled != nil {
-				_ = c.step(r, EventRepairAbort, rep.spoiled) // total while repairing
-				continue
-			}
 			_ = c.step(r, EventRepairDone, nil) // allowed while finishing in an active activation
 		}
 	}
@@ -106,7 +117,7 @@ func (c *core) abortRepair(tok repairToken, cause error) error {
 // faults nobody; what was sent stays outstanding until it is answered or its connection ends (R20).
 func (c *core) endRepair(r int, cause error) {
 	rep := &c.reps[r]
-	rep.repair, rep.final, rep.spoiled = repairNone, 0, nil
+	rep.repair, rep.final = repairNone, 0
 	end := repairEnd{replica: r, ticket: rep.ticket}
 	if rep.state.Phase != Voting {
 		end.err = &EndedError{What: "repair", Cause: cause}
@@ -117,4 +128,29 @@ func (c *core) endRepair(r int, cause error) {
 			c.writeOff(id, s, s.open()&^s.sent)
 		}
 	})
+	if end.err == nil {
+		rep.extents.reset(ExtentClean)
+		return
+	}
+	for i, cell := range rep.extents.cells {
+		if cell.state() == ExtentCopying {
+			rep.extents.apply(i, i+1, extentDropped, 0)
+		}
+	}
+}
+
+// sameExtent takes the caller's word that an extent of the target holds what the voters hold.
+func (c *core) sameExtent(tok repairToken, i int) error {
+	if !c.repairing(tok) || c.reps[tok.replica].repair != repairCopying {
+		return ErrSuperseded
+	}
+	t := &c.reps[tok.replica].extents
+	if i < 0 || i >= t.total() {
+		return &OpError{Field: "extent", Got: uint64(i), Max: uint64(t.total() - 1)}
+	}
+	if _, ok := nextExtent(t.at(i), extentSame); !ok {
+		return &UnrepairedError{Replica: tok.replica, Left: 1}
+	}
+	t.apply(i, i+1, extentSame, c.flushes)
+	return nil
 }

@@ -41,7 +41,8 @@ func (r *Repair[P]) Ended() *Handle { return r.ended }
 
 // Copy has blocks read from a source, which must be active, and written to the target, as one job in the order: what
 // touches these blocks later waits for it where it is done, everything else goes on. It does not wait for admission. A
-// source that fails its half ends the job and nothing else; a target that fails its half is faulted. On error nothing
+// source that fails its half ends the job and nothing else; a target that fails its half is faulted. The extents that it
+// covers are copied when it is done and its source still votes. On error nothing
 // has changed: [ErrSuperseded], *[ReplicaError], *[LifecycleError], *[OpError].
 func (r *Repair[P]) Copy(source int, start, blocks uint64, payload P) (*Job[P], error) {
 	var j *Job[P]
@@ -63,8 +64,82 @@ func (r *Repair[P]) Copy(source int, start, blocks uint64, payload P) (*Job[P], 
 	return j, nil
 }
 
-// Finish says that everything was copied. A last flush is admitted; when the target itself has done it, it votes (R07). A
-// copy that was still out and fails ends the repair instead.
+// Extent is a part of the device as a repair sees it.
+type Extent struct {
+	Index  int
+	Start  uint64 // its first block
+	Blocks uint64
+	State  ExtentState // what is known of it on the target
+}
+
+// Extents are the extents of a repair's target, counted by state.
+type Extents struct {
+	Total int
+	Bytes uint64 // of an extent; the last one may be shorter
+	State [numExtentStates]int
+}
+
+// Left is how many are neither copied nor compared equal nor clean.
+func (e *Extents) Left() int {
+	return e.State[ExtentUnknown] + e.State[ExtentDirty] + e.State[ExtentCopying]
+}
+
+// Extents counts the target's extents; total never moves and, while the repair lives, Left grows only by copies of
+// extents that were not left. [ErrSuperseded] when it has ended.
+func (r *Repair[P]) Extents() (Extents, error) {
+	var e Extents
+	err := r.do(func(t *extentTable, k *core) error {
+		e = Extents{Total: t.total(), Bytes: t.size * k.lim.blockSize, State: t.counts}
+		return nil
+	})
+	return e, err
+}
+
+// Next is the first extent from index from on that is unknown or dirty; false when there is none. [ErrSuperseded] when
+// the repair has ended.
+func (r *Repair[P]) Next(from int) (e Extent, ok bool, err error) {
+	err = r.do(func(t *extentTable, _ *core) error {
+		if i := t.next(max(from, 0)); i >= 0 {
+			e, ok = t.extent(i), true
+		}
+		return nil
+	})
+	return e, ok, err
+}
+
+// Extent is one extent. [ErrSuperseded] when the repair has ended, *[OpError].
+func (r *Repair[P]) Extent(i int) (e Extent, err error) {
+	err = r.do(func(t *extentTable, _ *core) error {
+		if i < 0 || i >= t.total() {
+			return &OpError{Field: "extent", Got: uint64(i), Max: uint64(t.total() - 1)}
+		}
+		e = t.extent(i)
+		return nil
+	})
+	return e, err
+}
+
+// do looks at the target's extents while the repair lives.
+func (r *Repair[P]) do(fn func(*extentTable, *core) error) error {
+	return r.t.do(nil, asking{}, func(k *core) error {
+		if !k.repairing(r.token) {
+			return ErrSuperseded
+		}
+		return fn(&k.reps[r.token.replica].extents, k)
+	})
+}
+
+// Same says that an extent holds on the target what it holds on the voters: the caller has compared what both remember
+// of it, since this repair began. An extent that the tracker knows to be dirty is refused with an *[UnrepairedError],
+// whatever it looks like: a change that was written off on the target may not have been dispatched elsewhere (R24). On
+// error nothing has changed: [ErrSuperseded], *[OpError], *[UnrepairedError].
+func (r *Repair[P]) Same(extent int) error {
+	return r.t.do(nil, asking{}, func(k *core) error { return k.sameExtent(r.token, extent) })
+}
+
+// Finish says that nothing is left to do. A last flush is admitted; when the target itself has done it, it votes (R07).
+// It is refused with an *[UnrepairedError] while an extent is left. On error nothing has changed: also [ErrSuperseded],
+// *[LifecycleError].
 func (r *Repair[P]) Finish() error {
 	return r.t.do(nil, asking{}, func(k *core) error { return k.finishRepair(r.token) })
 }

@@ -13,10 +13,17 @@ func (c *core) retire() {
 	from, to := c.base, c.retireTo
 	fence := c.slot(to)
 	moved := len(c.side)
+	loose := false // some replica has not flushed what is retired now
+	for r := range c.lim.n {
+		loose = loose || c.reps[r].vouched < to
+	}
 	c.waiters = c.waiters[:0]
 	for id := from; id <= to; id++ {
 		s := c.slot(id)
 		if s.flags&flagDecided != 0 && s.open() == 0 {
+			if loose && s.kind.writes() {
+				c.unflushed(id, s)
+			}
 			c.gone(id, s)
 			continue
 		}
@@ -72,6 +79,9 @@ func (c *core) retireStraggler(id JobID, s *slot) {
 	at := &c.side[s.depAt]
 	if at.gone {
 		return
+	}
+	if s.kind.writes() {
+		c.unflushed(id, s)
 	}
 	c.gone(id, s)
 	at.gone = true

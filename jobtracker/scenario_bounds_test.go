@@ -90,9 +90,13 @@ func TestJ22_RepairNeverWaitsForAdmission(t *testing.T) {
 			require.NoError(t, err)
 			copies = append(copies, j)
 		}
-		require.NoError(t, rep.Finish())
 		n, _ := x.charges(2)
-		require.Equal(t, 4+8+1, n)
+		require.Equal(t, 4+8, n)
+		x.settle()
+		require.Len(t, x.fill(), 4)
+		require.NoError(t, rep.Finish())
+		n, _ = x.charges(2)
+		require.Equal(t, 4+1, n)
 		require.Empty(t, x.fill())
 		x.settle()
 		for _, j := range copies {

@@ -30,6 +30,9 @@ func TestJ16_FirstConnectionToTheNewOneFails(t *testing.T) {
 						require.NoError(t, err)
 						x.requireReplica(1, Repairing, HomeReplaced)
 						if during == "finishing" {
+							_, err = rep.Copy(0, 0, rigBlocks, &load{})
+							require.NoError(t, err)
+							x.settle()
 							require.NoError(t, rep.Finish())
 						}
 					}

@@ -178,11 +178,14 @@ func (c *core) admit(op Op, handle any) JobID {
 			if s.kind.fences() {
 				c.work(s) // it is done by nobody and retires nothing, not even itself
 			}
-			c.writeOff(id, s, s.open()) // nobody has seen it: leave it nowhere
+			c.leaveOut(id, s, s.open()) // nobody has seen it: leave it nowhere
 			return id
 		}
 		// A flush or barrier goes to whom it can all the same: what it makes durable there can be retired, and a repair
 		// waits for its last flush.
+	}
+	if s.skipped != 0 && s.kind.writes() {
+		c.missed(s, s.skipped)
 	}
 	if s.kind.fences() {
 		c.workJobs, c.workBytes = 0, 0

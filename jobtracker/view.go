@@ -32,6 +32,7 @@ type ReplicaDump struct {
 	Sent    int
 	Ready   int
 	Flushed uint64 // the number of the last flush done
+	Left    int    // extents that a repair has to copy or compare
 	Cause   string `json:",omitempty"`
 }
 
@@ -57,6 +58,7 @@ func (c *core) dump(most int) Dump {
 		d.Replicas = append(d.Replicas, ReplicaDump{
 			State: rep.state.String(), Conn: rep.conn, Jobs: int(rep.jobs), Bytes: rep.bytes, Held: int(rep.held),
 			Sent: int(rep.sent), Ready: rep.ready.Len(), Flushed: rep.flushed,
+			Left: rep.extents.left(),
 		})
 	}
 	c.each(func(id JobID, s *slot) {
@@ -150,11 +152,15 @@ func (c *core) appendState(b []byte) []byte {
 		c.workJobs, uint64(c.workBytes))
 	for r := range c.lim.n {
 		rep := &c.reps[r]
-		u(uint64(packState(rep.state)), uint64(rep.conn), uint64(rep.repair), rep.ticket, uint64(rep.final), oneIf(rep.spoiled != nil), rep.hello.generation,
+		u(uint64(packState(rep.state)), uint64(rep.conn), uint64(rep.repair), rep.ticket, uint64(rep.final), rep.noted, rep.hello.generation,
 			rep.hello.flush, oneIf(rep.blank), oneIf(rep.dirty), uint64(rep.jobs), uint64(rep.bytes), uint64(rep.held),
 			uint64(rep.heldBytes), uint64(rep.sent), uint64(rep.vouched), rep.flushed, rep.told, oneIf(rep.answered), uint64(rep.looks),
 			uint64(rep.replyAt.UnixNano()), uint64(rep.offlineAt.UnixNano()))
 		b = append(append(b, rep.said[:]...), rep.named[:]...)
+		u(uint64(rep.extents.uniform))
+		for _, cell := range rep.extents.cells {
+			u(uint64(cell))
+		}
 		for i := range rep.ready.Len() {
 			id := *rep.ready.At(i)
 			if s := c.find(id); s != nil && s.queued>>r&1 != 0 { // what was written off since answers nothing
@@ -228,6 +234,11 @@ func (c *core) check() error {
 		}
 		if (rep.repair != repairNone) != (rep.state.Phase == Repairing) {
 			return fmt.Errorf("bug: replica %d is %v with repair %s", r, rep.state, repairNames[rep.repair])
+		}
+	}
+	for r := range c.lim.n {
+		if err := c.reps[r].extents.check(); err != nil {
+			return fmt.Errorf("bug: replica %d %w", r, err)
 		}
 	}
 	if err := c.ord.check(); err != nil {

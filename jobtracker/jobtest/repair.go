@@ -29,11 +29,8 @@ func (c *Cluster) Copy(rep *jobtracker.Repair[*Payload], source int, start, bloc
 	return j, nil
 }
 
-// repairExtent is how many blocks a copy of Repair has at most.
-const repairExtent = 16
-
-// Repair repairs the replica, which must be repair-ready, from an active one: it copies everything, settles, finishes and
-// settles again. The replica is active when it returns nil.
+// Repair repairs the replica, which must be repair-ready, from an active one: it copies each extent that the tracker does
+// not know to be clean, settles, finishes and settles again. The replica is active when it returns nil.
 func (r *Replica) Repair() error {
 	c := r.c
 	source := -1
@@ -46,15 +43,21 @@ func (r *Replica) Repair() error {
 	if err != nil {
 		return err
 	}
-	extent := min(uint64(repairExtent), uint64(c.maxBytes())/uint64(c.cfg.BlockSize))
-	for start := uint64(0); start < c.cfg.Blocks; start += extent {
-		j, err := c.Copy(rep, source, start, min(extent, c.cfg.Blocks-start))
+	for {
+		e, ok, err := rep.Next(0)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			break
+		}
+		j, err := c.Copy(rep, source, e.Start, e.Blocks)
 		if err != nil {
 			return err
 		}
 		c.Settle()
 		if !j.Resolved() || j.Err() != nil {
-			return fmt.Errorf("jobtest: copy of block %d: resolved %v, %w", start, j.Resolved(), j.Err())
+			return fmt.Errorf("jobtest: copy of block %d: resolved %v, %w", e.Start, j.Resolved(), j.Err())
 		}
 	}
 	if err := c.call("Finish", rep.Finish); err != nil {
@@ -62,13 +65,6 @@ func (r *Replica) Repair() error {
 	}
 	c.Settle()
 	return rep.Ended().Wait(ended)
-}
-
-func (c *Cluster) maxBytes() int64 {
-	if c.cfg.MaxBytes == 0 {
-		return max(256<<20, int64(c.cfg.BlockSize))
-	}
-	return c.cfg.MaxBytes
 }
 
 // RequireRecovery is the liveness half of a test: it stops all faults and the live mode, has replicas that are away come
