@@ -46,7 +46,10 @@ func (c *Claim[P]) Apply(pos Position, fn func(Tx[P]) error) error {
 		c := &c.facts
 		p := &k.parts[c.part()]
 		l := k.slot(p, c)
-		if pos.Next <= l.next || c.rollTo != nil || !pos.valid() {
+		if pos.Next <= l.next || c.rollTo != nil || !pos.valid() || fn == nil {
+			if fn == nil {
+				return needs("fn")
+			}
 			_, err := k.weigh(OpApply, c, &pos)
 			return err // or it is where it was
 		}
@@ -133,6 +136,9 @@ func applyBatch[P any](k *core, batch []Advance[P]) {
 func (s *Session[P]) ApplyBatch(batch []Advance[P], fn func(tx Tx[P], fresh []Advance[P]) error) error {
 	e := s.e
 	return e.run(s.token(OpApply), func(k *held) error {
+		if fn == nil {
+			return needs("fn")
+		}
 		if err := s.checkBatch(&k.core, OpApply, batch); err != nil {
 			return err
 		}

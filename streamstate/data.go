@@ -98,38 +98,33 @@ func (k *core) dirtyChunks() int {
 	return n
 }
 
-// spare is memory for a Timestamp that was allocated before the hold.
+// spare is memory for a Timestamp that was allocated before the hold: a draft of the last one with some room.
 type spare struct {
-	v      *vector
-	chunks []*chunk
+	from, draft *vector
+	room        int
 }
 
-func newSpare(partitions, chunks int) *spare {
-	s := &spare{v: newVector(partitions), chunks: make([]*chunk, chunks)}
-	for i := range s.chunks {
-		s.chunks[i] = new(chunk)
+func newSpare(from *vector, partitions, room int) spare {
+	last := from
+	if last == nil {
+		last = newVector(partitions)
 	}
-	return s
+	return spare{from, last.draft(room), room}
 }
 
-// snapshot is the vector of what is received. It uses s, which has room for all dirty chunks; what did not change is
-// shared with the last snapshot.
-func (k *core) snapshot(s *spare) Timestamp {
-	if k.received.v != nil {
-		copy(s.v.chunks, k.received.v.chunks)
-	}
-	next := 0
+// fits tells whether s is still a draft of the last Timestamp, with room for all that has changed.
+func (k *core) fits(s spare) bool { return k.received.v == s.from && k.dirtyChunks() <= s.room }
+
+// snapshot is the vector of what is received, drawn up in what fits.
+func (k *core) snapshot(s spare) Timestamp {
 	for w, word := range k.dirty {
 		for ; word != 0; word &= word - 1 {
 			at := w<<6 + bits.TrailingZeros64(word)
-			c := s.chunks[next]
-			next++
-			k.copyChunk(at, c)
-			s.v.chunks[at] = c
+			k.copyChunk(at, s.draft.put(at, &noChunk))
 		}
 		k.dirty[w] = 0
 	}
-	k.received = Timestamp{s.v}
+	k.received = Timestamp{s.draft}
 	return k.received
 }
 
@@ -151,7 +146,7 @@ func (k *core) timestamp() Timestamp {
 	if n == 0 && k.received.v != nil {
 		return k.received
 	}
-	return k.snapshot(newSpare(len(k.parts), n))
+	return k.snapshot(newSpare(k.received.v, len(k.parts), n))
 }
 
 // giveUp forgets the positions of a partition. A flush that covers it will not vouch for it, and a recovery is not to

@@ -1,6 +1,7 @@
 package streamstate
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"testing"
@@ -35,7 +36,7 @@ func TestTimestamp(t *testing.T) {
 	e.set(4, next(1))
 	other := e.done()
 	require.False(t, ts.Equal(other))
-	require.Same(t, ts.v.chunks[1], other.v.chunks[1], "what did not change is shared")
+	require.Same(t, ts.v.chunk(9>>chunkShift), other.v.chunk(9>>chunkShift), "what did not change is shared")
 	require.True(t, ts.Equal(other.without(4)))
 	require.True(t, Timestamp{}.Equal(Timestamp{}))
 	require.False(t, ts.Equal(Timestamp{}))
@@ -297,4 +298,32 @@ func TestRestartSeedsTheFirstWant(t *testing.T) {
 		return nil
 	}))
 	require.NoError(t, s.Check())
+}
+
+// TestNoFunction leaves out what a call is to run.
+func TestNoFunction(t *testing.T) {
+	l := newLedger(t, false, "Begun")
+	other, err := l.book.Open(key("other"), OpenOptions[int]{Partitions: 1})
+	require.NoError(t, err)
+	always, nothing := func(View) bool { return true }, func(Tx[int]) error { return nil }
+	read, call, apply := func(ReadTx[int]) (int, error) { return 0, nil },
+		func(context.Context, int) (int, error) { return 0, nil }, func(Tx[int], int) error { return nil }
+	for name, err := range map[string]func() error{
+		"apply":          func() error { return l.a.Apply(next(99), nil) },
+		"apply batch":    func() error { return l.s.ApplyBatch(nil, nil) },
+		"read":           func() error { return l.s.Read(nil) },
+		"update":         func() error { return l.s.Update(nil) },
+		"when":           func() error { return l.s.When(t.Context(), nil, nothing) },
+		"when, fn":       func() error { return l.s.When(t.Context(), always, nil) },
+		"pair":           func() error { return l.book.Pair(l.s, other, nil) },
+		"merge":          func() error { return l.book.Merge(l.s, other, nil, nil).Err() },
+		"flush":          func() error { return l.s.Flush(t.Context(), nil) },
+		"exchange":       func() error { return Exchange(t.Context(), l.s, nil, call, apply) },
+		"exchange call":  func() error { return Exchange(t.Context(), l.s, read, nil, apply) },
+		"exchange apply": func() error { return Exchange[int](t.Context(), l.s, read, call, nil) },
+	} {
+		t.Run(name, func(*testing.T) { l.deny(ErrArgument, err) })
+	}
+	require.NoError(t, l.s.Stop(nil).Err())
+	l.deny(ErrPhase, func() error { return l.s.Update(nil) })
 }

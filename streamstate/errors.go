@@ -264,6 +264,9 @@ func badArgument(field string, got any, want string) *ArgumentError {
 	return &ArgumentError{Field: field, Got: fmt.Sprint(got), Want: want}
 }
 
+// needs refuses the lack of a function.
+func needs(name string) error { return badArgument(name, "nil", "a function") }
+
 // ExistsError refuses to open a key that is open.
 type ExistsError struct {
 	Key Key

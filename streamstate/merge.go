@@ -33,6 +33,9 @@ func (b *Book[P]) Merge(from, into *Session[P], ready func(from, into View) bool
 		return nil
 	}
 	err := pairUp(m.from, m.into, m.tf, m.ti, func(kf, ki *held) error {
+		if fn == nil {
+			return needs("fn")
+		}
 		kf.join(m)
 		ki.join(m)
 		return nil

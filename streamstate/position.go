@@ -40,23 +40,6 @@ func (p Position) String() string {
 	}
 }
 
-// chunkLen is how many partitions share a chunk. Smaller ones cost pointers, larger ones are copied for too little.
-const (
-	chunkShift = 3
-	chunkLen   = 1 << chunkShift
-)
-
-// chunk is immutable once a Timestamp that is handed out points at it.
-type chunk [chunkLen]Position
-
-var noChunk = chunk{absent, absent, absent, absent, absent, absent, absent, absent}
-
-// vector is immutable once a Timestamp that is handed out points at it. A nil chunk has no positions.
-type vector struct {
-	n      int
-	chunks []*chunk
-}
-
 // Timestamp is an immutable vector of positions, one or none for each partition. Vectors of one session share what did
 // not change between them. Copying one is cheap, it is safe for concurrent use, and it keeps no session alive. The zero
 // Timestamp has no partitions.
@@ -68,7 +51,7 @@ func NewTimestamp(partitions int, positions iter.Seq2[int, Position]) (Timestamp
 	if partitions < 0 || partitions > MaxPartitions {
 		return Timestamp{}, badArgument("partitions", partitions, fmt.Sprintf("0 to %d", MaxPartitions))
 	}
-	v := newVector(partitions)
+	v := newVector(partitions).draft(0)
 	if positions != nil {
 		for p, pos := range positions {
 			if err := v.add(p, pos); err != nil {
@@ -77,10 +60,6 @@ func NewTimestamp(partitions int, positions iter.Seq2[int, Position]) (Timestamp
 		}
 	}
 	return Timestamp{v}, nil
-}
-
-func newVector(n int) *vector {
-	return &vector{n: n, chunks: make([]*chunk, (n+chunkLen-1)>>chunkShift)}
 }
 
 // add sets a position of a vector that nobody has seen yet.
@@ -93,25 +72,8 @@ func (v *vector) add(p int, pos Position) error {
 	case v.at(p).present():
 		return badArgument("partition", p, "each partition once")
 	}
-	v.set(p, pos)
+	*v.own(p) = pos
 	return nil
-}
-
-// set changes a vector whose chunk of p nobody has seen yet.
-func (v *vector) set(p int, pos Position) {
-	c := &v.chunks[p>>chunkShift]
-	if *c == nil {
-		fresh := noChunk
-		*c = &fresh
-	}
-	(*c)[p&(chunkLen-1)] = pos
-}
-
-func (v *vector) at(p int) *Position {
-	if c := v.chunks[p>>chunkShift]; c != nil {
-		return &c[p&(chunkLen-1)]
-	}
-	return &absent
 }
 
 // Len is the number of partitions.
@@ -152,18 +114,8 @@ func (t Timestamp) Equal(o Timestamp) bool {
 	if t.v == o.v {
 		return true
 	}
-	for i, c := range t.v.chunks {
-		d := o.v.chunks[i]
-		if c == d {
-			continue
-		}
-		if c == nil {
-			c = &noChunk
-		}
-		if d == nil {
-			d = &noChunk
-		}
-		if *c != *d {
+	for i := range t.v.index {
+		if c, d := t.v.chunk(i), o.v.chunk(i); c != d && *c != *d {
 			return false
 		}
 	}
@@ -212,14 +164,9 @@ func (e *editor) set(p int, pos Position) {
 		return
 	}
 	if e.to == nil {
-		e.to = &vector{n: e.from.n, chunks: append([]*chunk(nil), e.from.chunks...)}
+		e.to = e.from.draft(1)
 	}
-	c := &e.to.chunks[p>>chunkShift]
-	if old := e.from.chunks[p>>chunkShift]; *c == old && old != nil {
-		fresh := *old
-		*c = &fresh
-	}
-	e.to.set(p, pos)
+	*e.to.own(p) = pos
 }
 
 func (e *editor) done() Timestamp {

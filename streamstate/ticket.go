@@ -218,6 +218,9 @@ func (s *Session[P]) Flush(ctx context.Context, fn func(ctx context.Context, tar
 	r := &s.e.record
 	var f *flush
 	err := r.await(ctx, s.token(OpFlush), r.do, false, func(k *held) (bool, error) {
+		if fn == nil {
+			return false, needs("fn")
+		}
 		if k.phase != Active || k.flush != nil || k.merging != 0 || len(k.holds) > 0 {
 			return false, nil
 		}

@@ -207,6 +207,9 @@ func (e *entry[P]) discard() {
 func (s *Session[P]) Read(fn func(ReadTx[P]) error) error {
 	e := s.e
 	return e.run(s.token(OpRead), func(k *held) error {
+		if fn == nil {
+			return needs("fn")
+		}
 		e.set = false
 		if err := fn(e.txOf().ReadTx); err != nil {
 			k.foreign = true
@@ -222,6 +225,9 @@ func (s *Session[P]) Update(fn func(Tx[P]) error) error { return s.update(OpUpda
 
 func (s *Session[P]) update(op Op, fn func(Tx[P]) error) error {
 	return s.e.run(s.token(op), func(k *held) error {
+		if fn == nil {
+			return needs("fn")
+		}
 		if err := s.e.call(k, fn); err != nil {
 			return err
 		}
@@ -234,6 +240,9 @@ func (s *Session[P]) update(op Op, fn func(Tx[P]) error) error {
 // both belong to one key, [ErrArgument] if they belong to two books.
 func (b *Book[P]) Pair(x, y *Session[P], fn func(x, y Tx[P]) error) error {
 	return pairUp(&x.e.record, &y.e.record, x.token(OpPair), y.token(OpPair), func(kx, ky *held) error {
+		if fn == nil {
+			return needs("fn")
+		}
 		x.e.set, y.e.set = false, false
 		if err := fn(x.e.txOf(), y.e.txOf()); err != nil {
 			kx.foreign = true
@@ -253,22 +262,22 @@ func (b *Book[P]) Pair(x, y *Session[P], fn func(x, y Tx[P]) error) error {
 func (s *Session[P]) Timestamp() (t Timestamp, err error) {
 	dirty := 0
 	err = s.e.do(s.token(OpRead), func(k *held) error {
-		if dirty = k.dirtyChunks(); dirty == 0 {
-			t = k.received
-		}
+		t, dirty = k.received, k.dirtyChunks()
 		return nil
 	})
-	for err == nil && t.v == nil { // allocate outside the hold, and again should more have changed meanwhile
-		room := newSpare(s.e.parts, dirty)
+	for err == nil && (dirty > 0 || t.v == nil) { // allocate outside the hold, and again should more have changed meanwhile
+		room := newSpare(t.v, s.e.parts, dirty)
 		err = s.e.do(s.token(OpRead), func(k *held) error {
-			switch dirty = k.dirtyChunks(); {
-			case dirty == 0 && k.received.v != nil:
-				t = k.received
-			case dirty <= len(room.chunks):
-				t = k.snapshot(room)
+			if k.fits(room) {
+				t, dirty = k.snapshot(room), 0
+			} else {
+				t, dirty = k.received, k.dirtyChunks()
 			}
 			return nil
 		})
 	}
-	return t, err
+	if err != nil {
+		return Timestamp{}, err
+	}
+	return t, nil
 }

@@ -38,6 +38,9 @@ func (r *record) await(
 func (s *Session[P]) When(ctx context.Context, cond func(View) bool, fn func(Tx[P]) error) error {
 	e := s.e
 	return e.await(ctx, s.token(OpWhen), e.run, true, func(k *held) (bool, error) {
+		if cond == nil || fn == nil {
+			return false, needs("cond or fn")
+		}
 		if !cond(e.txOf().View) {
 			return false, nil
 		}
@@ -58,6 +61,9 @@ func Exchange[P, Q, A any](
 ) error {
 	var q Q
 	err := s.e.run(s.token(OpExchange), func(k *held) error {
+		if read == nil || call == nil || apply == nil {
+			return needs("read, call or apply")
+		}
 		var err error
 		s.e.set = false
 		q, err = read(s.e.txOf().ReadTx)

@@ -34,12 +34,14 @@ func TestWhen(t *testing.T) {
 		require.Zero(t, l.s.e.view().waits)
 
 		ctx, cancel := context.WithCancel(t.Context())
-		go func() { got <- l.s.When(ctx, func(View) bool { return false }, nil) }()
+		go func() { got <- l.s.When(ctx, func(View) bool { return false }, func(Tx[int]) error { return nil }) }()
 		synctest.Wait()
 		cancel()
 		require.ErrorIs(t, <-got, context.Canceled)
 		require.Zero(t, l.s.e.view().watch)
-		go func() { got <- l.s.When(t.Context(), func(View) bool { return false }, nil) }()
+		go func() {
+			got <- l.s.When(t.Context(), func(View) bool { return false }, func(Tx[int]) error { return nil })
+		}()
 		synctest.Wait()
 		require.NoError(t, l.s.Drop().Err())
 		require.ErrorIs(t, <-got, ErrStaleSession)
@@ -85,16 +87,17 @@ func TestExchange(t *testing.T) {
 		l.s.Drop()
 		<-ctx.Done()
 		return 0, ctx.Err()
-	}, nil)
+	}, func(Tx[int], int) error { return nil })
 	require.ErrorIs(t, err, ErrStaleSession, "that the call says so in its own words does not hide it")
 	require.ErrorIs(t, err, context.Canceled)
 	l = newLedger(t, false, "Begun")
 	no := errors.New("no")
+	set := func(tx Tx[int], a int) error { return tx.SetPayload(a) }
 	ask := func(context.Context, int) (int, error) { return 5, nil }
-	require.ErrorIs(t, Exchange(t.Context(), l.s, func(ReadTx[int]) (int, error) { return 0, no }, ask, nil), no)
+	require.ErrorIs(t, Exchange(t.Context(), l.s, func(ReadTx[int]) (int, error) { return 0, no }, ask, set), no)
 	fails := func(context.Context, int) (int, error) { return 0, no }
-	require.ErrorIs(t, Exchange(t.Context(), l.s, ReadTx[int].Payload, fails, nil), no)
-	require.NoError(t, Exchange(t.Context(), l.s, ReadTx[int].Payload, ask, func(tx Tx[int], a int) error { return tx.SetPayload(a) }))
+	require.ErrorIs(t, Exchange(t.Context(), l.s, ReadTx[int].Payload, fails, set), no)
+	require.NoError(t, Exchange(t.Context(), l.s, ReadTx[int].Payload, ask, set))
 	require.NoError(t, l.s.Read(func(tx ReadTx[int]) error {
 		p, err := tx.Payload()
 		require.Equal(t, 5, p)
