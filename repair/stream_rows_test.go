@@ -19,8 +19,9 @@ const asap = look + 20*time.Millisecond
 // TestR09_SlowOrGoneSubscribers climbs the whole ladder while the subscriber hangs in its first event: the repair takes no
 // longer, its end is not held up, what waits is bounded, and the first and the last event come all the same.
 func TestR09_SlowOrGoneSubscribers(t *testing.T) {
+	var w *world
 	climb := func(t *testing.T, hook func(StreamEvent)) (took time.Duration) {
-		w := newWorld(t, 300)
+		w = newWorld(t, 300)
 		w.o.OnEvent, w.o.MaxEvents = hook, 16
 		w.o.MinBackoff, w.o.MaxBackoff = time.Nanosecond, time.Nanosecond // no chance
 		at := time.Now()
@@ -60,11 +61,10 @@ func TestR09_SlowOrGoneSubscribers(t *testing.T) {
 
 		slow := 0
 		climb(t, func(e StreamEvent) {
-			time.Sleep(time.Hour)
+			time.Sleep(time.Hour) //rules:sleep in a bubble
 			slow = slow + 1 + e.Lost
 		})
-		time.Sleep(20 * time.Hour)
-		synctest.Wait()
+		w.sleep(20 * time.Hour)
 		require.GreaterOrEqual(t, slow, 4*300, "each event was told or counted as lost")
 	})
 }
@@ -159,7 +159,7 @@ func TestR10_ClaimsEndTheLadder(t *testing.T) {
 			require.NoError(t, w.claims[0].Advance(next(11+uint64(n))))
 		}
 		require.GreaterOrEqual(t, last, deadlines.TicketWithin/16, "it is asked more and more seldom")
-		time.Sleep(deadlines.StableAfter + look)
+		w.sleep(deadlines.StableAfter + look)
 		at := time.Now()
 		w.fail(0)
 		c := w.asks("restart", 0)

@@ -21,7 +21,7 @@ func TestStreamBatches(t *testing.T) {
 		w.o.MaxBatch = 3
 		w.drive(t.Context())
 		w.fail(0, 2)
-		time.Sleep(19 * time.Millisecond)
+		w.sleep(19 * time.Millisecond)
 		w.fail(1, 4)
 		first := <-w.src.calls
 		second := <-w.src.calls

@@ -32,13 +32,14 @@ const look = time.Second
 
 // call is one call of the source, as the test sees it.
 type call struct {
-	what  string
-	parts []int
-	from  map[int]streamstate.Position
-	shut  []Shutdown
-	ctx   context.Context //nolint:containedctx // it is what the test looks at
-	at    time.Time
-	reply chan error
+	what    string
+	parts   []int
+	from    map[int]streamstate.Position
+	shut    []Shutdown
+	ctx     context.Context //nolint:containedctx // it is what the test looks at
+	at      time.Time
+	reply   chan error
+	tickets map[int]uint64 // by partition, if the test wants to know
 }
 
 // source is a source that does what the test says: each call waits for its reply, or for the end of its context.
@@ -205,11 +206,16 @@ func (w *world) asks(what string, parts ...int) *call {
 	return c
 }
 
+// sleep lets time pass.
+func (w *world) sleep(d time.Duration) {
+	time.Sleep(d) //rules:sleep in a bubble
+	synctest.Wait()
+}
+
 // quiet demands that the source is not asked for d.
 func (w *world) quiet(d time.Duration) {
 	w.t.Helper()
-	time.Sleep(d) //rules:sleep in a bubble
-	synctest.Wait()
+	w.sleep(d)
 	require.Empty(w.t, w.src.calls)
 }
 
