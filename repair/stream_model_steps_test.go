@@ -191,7 +191,7 @@ func (m *mModel) close() {
 	for _, d := range m.drivers {
 		close(d.src.over)
 		d.cancel()
-		<-d.done
+		_ = <-d.done
 	}
 	synctest.Wait()
 }
