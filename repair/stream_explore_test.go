@@ -23,7 +23,13 @@ type eRun struct {
 	act  func(*eRun)
 	at   int
 
-	mu       sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
+	eState
+}
+
+// eState is what goroutines of a run share.
+type eState struct {
 	steps    int
 	quiet    int // what the adversary acquires is not counted
 	s        *sess
@@ -66,13 +72,28 @@ var eAdversaries = []struct {
 		cancel()
 		_, _ = r.now().NextDue(ctx) // and never answers
 	}},
-	{"the driver's context ends", func(r *eRun) { r.leave() }},
+	{"the driver's context ends", func(r *eRun) { r.present()() }},
 }
 
 func (r *eRun) now() *sess {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.s
+}
+
+// present ends the present driver's context.
+func (r *eRun) present() context.CancelFunc {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.leave
+}
+
+// hush has acquisitions not counted; it returns how many there were.
+func (r *eRun) hush(d int) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.quiet += d
+	return r.steps
 }
 
 func (r *eRun) set(s *sess, err error) {
@@ -108,10 +129,10 @@ func (r *eRun) fault(format string, args ...any) {
 
 // gap is the hook.
 func (r *eRun) gap() {
+	act, at, turn := r.act, r.at, false
 	r.mu.Lock()
-	turn := false
 	if r.quiet == 0 {
-		turn = r.steps == r.at && r.act != nil
+		turn = r.steps == at && act != nil
 		r.steps++
 	}
 	if turn {
@@ -119,10 +140,8 @@ func (r *eRun) gap() {
 	}
 	r.mu.Unlock()
 	if turn {
-		r.act(r)
-		r.mu.Lock()
-		r.quiet--
-		r.mu.Unlock()
+		act(r)
+		r.hush(-1)
 	}
 }
 
@@ -132,7 +151,8 @@ type eSource struct {
 	s     *sess
 	owner string
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	asked map[string]int
 }
 
@@ -230,7 +250,7 @@ func (r *eRun) keep(t *testing.T) {
 
 // run runs the scenario once.
 func eExplore(t *testing.T, adversary, at int) (out explore.Outcome) {
-	r := &eRun{at: at, ended: map[*sess]time.Time{}, leave: func() {}}
+	r := &eRun{at: at, eState: eState{ended: map[*sess]time.Time{}, leave: func() {}}}
 	if adversary >= 0 {
 		r.act = eAdversaries[adversary].act
 	}
@@ -238,9 +258,9 @@ func eExplore(t *testing.T, adversary, at int) (out explore.Outcome) {
 		o := deadlines
 		o.Gap = r.gap
 		r.book = streamstate.NewBook[int](o)
-		r.quiet++
+		r.hush(1)
 		r.open()
-		r.quiet--
+		r.hush(-1)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -249,10 +269,7 @@ func eExplore(t *testing.T, adversary, at int) (out explore.Outcome) {
 		r.scenario()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		r.mu.Lock()
-		out.Acquisitions = r.steps
-		r.quiet++
-		r.mu.Unlock()
+		out.Acquisitions = r.hush(1)
 		if d := r.now().Dump(); !d.Healthy || len(d.Tickets) > 0 {
 			r.fault("not well: %v", d)
 		}
@@ -262,6 +279,8 @@ func eExplore(t *testing.T, adversary, at int) (out explore.Outcome) {
 		require.NoError(t, r.book.Close().Wait(t.Context()))
 		<-done
 	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	out.Problems = r.problems
 	return out
 }

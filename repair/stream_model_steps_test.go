@@ -191,14 +191,14 @@ func (m *mModel) close() {
 	for _, d := range m.drivers {
 		close(d.src.over)
 		d.cancel()
-		_ = <-d.done
+		require.Error(m.t, <-d.done)
 	}
 	synctest.Wait()
 }
 
 func checkStream(t *rapid.T) {
 	rapid.SyncTest(t, func(t *rapid.T) {
-		m := &mModel{t: t, tickets: map[mTicket]*mLife{}, deaf: rapid.Bool().Draw(t, "deaf")}
+		m := &mModel{t: t, mSeen: mSeen{tickets: map[mTicket]*mLife{}}, deaf: rapid.Bool().Draw(t, "deaf")}
 		o := deadlines
 		o.OnEvent = m.onBook
 		m.book = streamstate.NewBook[int](o)
@@ -225,12 +225,13 @@ var mTotal mSum
 type mSum struct{ runs, calls, tickets, timeouts, escalated, recoveries int }
 
 func (s *mSum) add(m *mModel) {
-	s.runs++
-	s.calls += m.stats.calls
-	s.tickets += m.stats.tickets
-	s.timeouts += m.stats.timeouts
-	s.escalated += m.stats.escalated
-	s.recoveries += m.stats.recoveries
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := &m.stats
+	*s = mSum{
+		s.runs + 1, s.calls + n.calls, s.tickets + n.tickets, s.timeouts + n.timeouts, s.escalated + n.escalated,
+		s.recoveries + n.recoveries,
+	}
 }
 
 // TestStreamModel lets a source, owners and time do anything. See mModel for what is demanded.

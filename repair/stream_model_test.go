@@ -38,12 +38,18 @@ type mModel struct {
 	drivers []*mDriver
 	claims  []*claim
 
-	mu      sync.Mutex // of what hooks and drivers write
+	mu sync.Mutex
+	// +checklocks:mu
+	mSeen
+}
+
+// mSeen is what hooks and drivers write.
+type mSeen struct {
 	wrong   []string
 	tickets map[mTicket]*mLife
 	ended   []streamstate.Event // tickets that ended, not looked at yet
 	issued  map[int]int         // tickets by partition, while they are counted
-	stats   struct{ calls, tickets, timeouts, escalated, recoveries int }
+	stats   mSum
 }
 
 type mTicket struct {
@@ -70,11 +76,16 @@ type mDriver struct {
 	open   []*call // not answered
 }
 
+// fault notes what is wrong. Under the lock.
+//
+// +checklocks:m.mu
 func (m *mModel) fault(format string, args ...any) {
 	m.wrong = append(m.wrong, fmt.Sprintf(format, args...))
 }
 
 // life is what is known of a ticket. Which of its events comes first is chance: two goroutines tell them.
+//
+// +checklocks:m.mu
 func (m *mModel) life(s streamstate.SessionID, ticket uint64, work string, at time.Time) *mLife {
 	id := mTicket{s, ticket}
 	l := m.tickets[id]
@@ -83,6 +94,12 @@ func (m *mModel) life(s streamstate.SessionID, ticket uint64, work string, at ti
 		m.tickets[id] = l
 	}
 	return l
+}
+
+func (m *mModel) count(f func(*mSum)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f(&m.stats)
 }
 
 // onBook sees the session's tickets come and go.
@@ -103,6 +120,8 @@ func (m *mModel) onBook(e streamstate.Event) {
 }
 
 // judge looks at the tickets that have ended, when all events have been told.
+//
+// +checklocks:m.mu
 func (m *mModel) judge() {
 	for _, e := range m.ended {
 		l := m.life(e.Session, e.Ticket, e.Work, e.Time)
@@ -245,7 +264,7 @@ func (m *mModel) look() {
 			continue
 		}
 		require.ErrorIs(m.t, err, ErrRecoveryDue, "it has ended before its session")
-		m.stats.recoveries++
+		m.count(func(n *mSum) { n.recoveries++ })
 		require.True(m.t, m.slept || m.deaf || m.recoveryDue(), "recovery for no reason")
 		due = true
 	}
