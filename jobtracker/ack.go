@@ -43,14 +43,7 @@ const (
 
 // judge applies a rule: data in, verdict out (J09: a skip counts like a failure).
 func judge(rule ackRule, n, quorum int, voters, done, bad uint8) verdict {
-	want := 1
-	switch rule.need {
-	case needOne:
-	case needQuorum:
-		want = quorum
-	case needAll:
-		want = n
-	}
+	want := [...]int{needOne: 1, needQuorum: quorum, needAll: n}[rule.need]
 	good := voters &^ bad
 	if bits.OnesCount8(done&voters) >= want && (!rule.every || good&^done == 0) {
 		return acked

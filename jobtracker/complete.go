@@ -30,7 +30,7 @@ func (c *core) complete(tok connToken, id JobID, res *Result) error {
 	}
 	bit := uint8(1) << tok.replica
 	if s == nil || s.sent&bit == 0 || res.Kind != 0 && res.Kind != s.kind {
-		return c.orphan(tok, id, res.Kind)
+		return c.orphan(tok, id, s, res.Kind)
 	}
 	rep := &c.reps[tok.replica]
 	rep.sent--
@@ -81,33 +81,32 @@ func (c *core) liveConn(r int) ConnID {
 }
 
 // orphan is the typed refusal of a completion; only its count changes.
-func (c *core) orphan(tok connToken, id JobID, kind Kind) error {
-	e := &OrphanError{Job: id, Conn: tok.conn, Current: tok.conn, Replica: uint8(tok.replica)}
-	if e.Reason, e.Kind = c.classify(tok, id); e.Reason == OrphanKindMismatch {
-		e.GotKind = kind
+func (c *core) orphan(tok connToken, id JobID, s *slot, kind Kind) error {
+	e := &OrphanError{Job: id, Conn: tok.conn, Current: tok.conn, Replica: uint8(tok.replica), Reason: c.classify(tok, id, s)}
+	if e.Reason == OrphanKindMismatch {
+		e.Kind, e.GotKind = s.kind, kind
 	}
 	c.stats.orphans[e.Reason].Inc()
 	return e
 }
 
-// classify is why a completion on the live connection is an orphan: the first reason that holds.
-func (c *core) classify(tok connToken, id JobID) (OrphanReason, Kind) {
+// classify is why a completion on the live connection is an orphan: the first reason that holds. s is the job, or nil.
+func (c *core) classify(tok connToken, id JobID, s *slot) OrphanReason {
 	bit := uint8(1) << tok.replica
 	if id == 0 || id >= c.next {
-		return OrphanNeverIssued, 0
+		return OrphanNeverIssued
 	}
-	s := c.find(id)
 	switch {
 	case s == nil:
-		return OrphanRetired, 0
+		return OrphanRetired
 	case s.skipped&bit != 0:
-		return OrphanSkipped, 0
+		return OrphanSkipped
 	case s.here&bit == 0:
-		return OrphanNotSent, 0
+		return OrphanNotSent
 	case s.sent&bit == 0:
-		return OrphanDuplicate, 0
+		return OrphanDuplicate
 	}
-	return OrphanKindMismatch, s.kind
+	return OrphanKindMismatch
 }
 
 // succeed takes a good answer of replica r, whose bit has left every mask.
@@ -123,7 +122,9 @@ func (c *core) succeed(id JobID, s *slot, r int) {
 	} else {
 		s.dry |= bit // the replica did all that this job depended on before it, answered or not
 	}
-	c.ended(id, s)
+	if s.flags&flagDecided == 0 || s.open() == 0 || id <= c.retireTo { // else ended has nothing to look at
+		c.ended(id, s)
+	}
 }
 
 // succeedRarely does what only a flush or a copy needs.
