@@ -74,9 +74,10 @@ type Extent struct {
 
 // Extents are the extents of a repair's target, counted by state.
 type Extents struct {
-	Total int
-	Bytes uint64 // of an extent; the last one may be shorter
-	State [numExtentStates]int
+	Total     int
+	Bytes     uint64 // of an extent; the last one may be shorter
+	BlockSize uint64 // bytes
+	State     [numExtentStates]int
 }
 
 // Left is how many are neither copied nor compared equal nor clean.
@@ -89,7 +90,7 @@ func (e *Extents) Left() int {
 func (r *Repair[P]) Extents() (Extents, error) {
 	var e Extents
 	err := r.do(func(t *extentTable, k *core) error {
-		e = Extents{Total: t.total(), Bytes: t.size * k.lim.blockSize, State: t.counts}
+		e = Extents{Total: t.total(), Bytes: t.size * k.lim.blockSize, BlockSize: k.lim.blockSize, State: t.counts}
 		return nil
 	})
 	return e, err

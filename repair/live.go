@@ -1,0 +1,207 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/staleproof/staleproof/jobtracker"
+)
+
+// Live brings back a replica that is repair-ready, while the device goes on. From its start the target gets every change, but
+// no read and no vote; its extents are compared, if there is [LiveOptions].Meta, and what is left is copied, each extent as
+// one job in the order. At last the target itself flushes, and remembers the activation's generation and that flush's number
+// with it; then it is active and Live returns nil.
+//
+// What is done and what is left stands in the tracker, so a Live that ends in any way leaves nothing to undo, and the
+// next one for the same replica goes on where it ended: it copies again only what no flush of the target has made
+// durable, or what the target has missed since.
+//
+// payload makes the payload of an extent's copy: room for what the source's half reads and the target's writes. It is called
+// on several goroutines. A target whose driver can compare cheaply may leave its half undone where it holds the
+// same already: the copy is an ordered job, so this compares by checksum under load.
+//
+// An error of a source fails the copy, and another source is asked; one that has stopped voting while it was copied from is
+// not relied on, and the extent is copied again. Whatever ends the ticket (the target fails, drops, is replaced; the
+// activation ends) ends Live with the ticket's cause, an *[jobtracker.EndedError]. The end of ctx ends the repair with
+// ctx's cause; *[CopyError], *[OptionError], what Meta returned, and the refusals of [jobtracker.Tracker.Repair] are the
+// other errors. Copies that were sent stay outstanding at the replicas after it has returned.
+//
+// How long a copy may take is not Live's to say: it is a job, and a replica that owes answers for longer than
+// [jobtracker.Config].ReplyTimeout loses its connection.
+func Live[P any](ctx context.Context, tr *jobtracker.Tracker[P], target int, payload func(jobtracker.Extent) P, o LiveOptions) error {
+	if err := o.setDefaults(); err != nil {
+		return err
+	}
+	ticket, err := tr.Repair(target)
+	if err != nil {
+		return err
+	}
+	l := &liveRun[P]{tr: tr, target: target, ticket: ticket, payload: payload, o: o}
+	l.teller = newLiveTeller(target, ticket.Extents, o.OnProgress)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(ticket.Context(), func() { cancel(context.Cause(ticket.Context())) })()
+	err = l.run(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx) // what it was caused by, not what came of it
+		}
+		if ticket.Abort(err) != nil {
+			err = ticket.Ended().Err() // it had ended: the cause is the ticket's, if it did not end well after all
+		}
+	}
+	l.teller.end(err)
+	return err
+}
+
+// liveRun is one call of [Live].
+type liveRun[P any] struct {
+	tr      *jobtracker.Tracker[P]
+	target  int
+	ticket  *jobtracker.Repair[P]
+	payload func(jobtracker.Extent) P
+	o       LiveOptions
+	teller  *liveTeller
+	next    time.Time // when the next extent may begin; of run's goroutine
+}
+
+func (l *liveRun[P]) run(ctx context.Context) error {
+	if err := l.compare(ctx); err != nil {
+		return err
+	}
+	if err := l.copyLeft(ctx); err != nil {
+		return err
+	}
+	if err := l.ticket.Finish(); err != nil {
+		return err // nobody else copies under this ticket, so nothing is left
+	}
+	return l.ticket.Ended().Wait(ctx)
+}
+
+// compare leaves out what target and source remember alike.
+func (l *liveRun[P]) compare(ctx context.Context) error {
+	if l.o.Meta == nil {
+		return nil
+	}
+	sources := l.sources(0)
+	if len(sources) == 0 {
+		return ErrNoSource
+	}
+	want, err := l.remembered(ctx, sources[0])
+	if err != nil {
+		return err
+	}
+	have, err := l.remembered(ctx, l.target)
+	if err != nil {
+		return err
+	}
+	for i := range want {
+		if !want[i].Same(have[i]) {
+			continue
+		}
+		if err := l.ticket.Same(i); err != nil && !errors.Is(err, jobtracker.ErrUnrepaired) {
+			return err
+		}
+	}
+	l.teller.poke()
+	return nil
+}
+
+func (l *liveRun[P]) remembered(ctx context.Context, replica int) ([]ExtentMeta, error) {
+	e, err := l.ticket.Extents()
+	if err != nil {
+		return nil, err
+	}
+	m, err := l.o.Meta.Extents(ctx, replica)
+	if err == nil && len(m) != e.Total {
+		err = fmt.Errorf("%w: replica %d remembers %d extents of %d", ErrMeta, replica, len(m), e.Total)
+	}
+	return m, err
+}
+
+// sources are the replicas that can be copied from; which one is first changes with the turn.
+func (l *liveRun[P]) sources(turn int) (rs []int) {
+	all := l.tr.Stats().Replicas
+	for i := range all {
+		if r := (turn + i) % len(all); all[r].State.Phase == jobtracker.Voting {
+			rs = append(rs, r)
+		}
+	}
+	return rs
+}
+
+// copyLeft copies once all extents that are left.
+func (l *liveRun[P]) copyLeft(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(l.o.Parallel)
+	all, err := l.ticket.Extents()
+	for from := 0; err == nil; {
+		var e jobtracker.Extent
+		var ok bool
+		if e, ok, err = l.ticket.Next(from); err != nil || !ok {
+			break
+		}
+		bytes := e.Blocks * all.BlockSize
+		if err = l.pace(ctx, bytes); err == nil {
+			from = e.Index + 1
+			g.Go(func() error { return l.copy(ctx, e, bytes) })
+		}
+	}
+	if first := g.Wait(); first != nil {
+		return first
+	}
+	return err
+}
+
+// pace waits until an extent may begin.
+func (l *liveRun[P]) pace(ctx context.Context, bytes uint64) error {
+	if l.o.BytesPerSecond == 0 {
+		return ctx.Err()
+	}
+	now := time.Now()
+	if l.next.Before(now) {
+		l.next = now
+	}
+	wait := time.NewTimer(l.next.Sub(now))
+	defer wait.Stop()
+	l.next = l.next.Add(time.Duration(float64(bytes) / float64(l.o.BytesPerSecond) * float64(time.Second)))
+	select {
+	case <-wait.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// copy copies an extent from whatever source can be copied from.
+func (l *liveRun[P]) copy(ctx context.Context, e jobtracker.Extent, bytes uint64) error {
+	failed := &CopyError{Extent: e.Index, Err: ErrNoSource}
+	for range l.o.Attempts {
+		for _, r := range l.sources(e.Index) {
+			job, err := l.ticket.Copy(r, e.Start, e.Blocks, l.payload(e))
+			switch {
+			case errors.Is(err, jobtracker.ErrLifecycle): // it has just stopped voting
+				failed.Err = err
+				continue
+			case err != nil:
+				return err
+			}
+			if failed.Err = job.Wait(ctx); ctx.Err() != nil {
+				return ctx.Err()
+			}
+			now, err := l.ticket.Extent(e.Index)
+			if err != nil {
+				return err
+			}
+			if now.State > jobtracker.ExtentCopying { // the source was looked at again when the target was done
+				l.teller.did(bytes)
+				return nil
+			}
+		}
+	}
+	return failed
+}
