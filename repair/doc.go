@@ -12,12 +12,14 @@
 //		s, err = book.Reopen(s, streamstate.ReopenOptions[*index]{Carry: carry})
 //	}
 //
+// [Live] brings a replica of jobtracker back while the device goes on.
+//
 // # What it promises
 //
 //   - The state of a repair lives in the record that is repaired, as a table with armed deadlines, and is reached by
 //     tickets. So nothing here can disagree with it: whatever happens to the record meanwhile ends the ticket, and an
 //     answer that comes late is refused and changes nothing.
-//   - A driver belongs to one session. It ends with it, and when it returns every call it made has returned; so it never
+//   - A driver belongs to one session, or one repair of a replica. It ends with it, and when it returns every call it made has returned; so it never
 //     acts for a successor.
 //   - It waits for events, each with a cap that is armed by an event. It does not poll: while nothing is due it does not
 //     run at all.
