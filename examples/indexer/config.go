@@ -25,10 +25,18 @@ type config struct {
 	flushRows      int
 	sessionTimeout time.Duration
 	decodeDelay    time.Duration
+	startWithin    time.Duration
 	records        int
 	demo           bool
 	verbose        bool
 	given          map[string]bool
+
+	settle time.Duration // how long a lookup waits for partitions that nobody has at the moment
+
+	// These are for tests.
+	beforeApply func(*parcel)        // before a worker hands in what it has decoded
+	onApply     func(*parcel, error) // after that, with the refusal if there was one
+	onChange    func()               // after a callback of the group; must not block
 }
 
 const usage = `indexer is a secondary-index service over Kafka topics: it follows JSON records, indexes them by the fields you choose, and
@@ -64,7 +72,7 @@ const (
 
 // parse reads the command line. The error is flag.ErrHelp, told already, or says what is wrong.
 func parse(args []string, out io.Writer) (config, error) {
-	c := config{indexes: make(map[string][]string)}
+	c := config{indexes: make(map[string][]string), settle: settleWait}
 	f := flag.NewFlagSet("indexer", flag.ContinueOnError)
 	f.SetOutput(out)
 	f.Usage = func() {
@@ -82,6 +90,7 @@ func parse(args []string, out io.Writer) (config, error) {
 	f.DurationVar(&c.flushEvery, "flush-every", time.Second, "how often to commit")
 	f.IntVar(&c.flushRows, "flush-rows", 8192, "`number` of rows of a topic in memory after which to commit at once")
 	f.DurationVar(&c.sessionTimeout, "session-timeout", 10*time.Second, "how long the group waits for an instance that is silent before others get its partitions")
+	f.DurationVar(&c.startWithin, "start-within", 15*time.Second, "how long to wait for the brokers at the start")
 	f.DurationVar(&c.decodeDelay, "decode-delay", 0, "extra time for each batch of records, as heavier decoding would take")
 	f.IntVar(&c.records, "records", defaultRecords, "`number` of records to generate for the broker in this process")
 	f.BoolVar(&c.demo, "demo", false, "run the demonstration and exit; takes -records and -v only")
@@ -196,6 +205,7 @@ func (c *config) checkLimits() error {
 	}{
 		{"flush-every", c.flushEvery, time.Millisecond, time.Hour},
 		{"session-timeout", c.sessionTimeout, 500 * time.Millisecond, time.Hour},
+		{"start-within", c.startWithin, time.Millisecond, time.Hour},
 		{"decode-delay", c.decodeDelay, 0, time.Minute},
 	} {
 		if l.got < l.low || l.got > l.high {

@@ -82,7 +82,7 @@ type show struct {
 
 func (s *show) say(format string, args ...any) {
 	s.step++
-	s.log.Printf("%2d. %s", s.step, fmt.Sprintf(format, args...))
+	s.log.Printf("%4.1f s %2d. %s", time.Since(s.began).Seconds(), s.step, fmt.Sprintf(format, args...))
 }
 
 // acts are the story.
@@ -93,6 +93,26 @@ func (s *show) acts() error {
 		}
 		if err := act(); err != nil {
 			return err
+		}
+		if err := s.more(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// more waits until some more has been written, if anything is being written.
+func (s *show) more() error {
+	if s.stopTrickle == nil {
+		return nil
+	}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for want := s.producer.written.Load() + int64(s.size/60); s.producer.written.Load() < want; {
+		select {
+		case <-tick.C:
+		case err := <-s.trickled:
+			return errors.Join(errors.New("the writing has ended by itself"), err)
 		}
 	}
 	return nil
@@ -145,6 +165,7 @@ func (s *show) produce() {
 // pause ends the continuous writing.
 func (s *show) pause() error {
 	s.stopTrickle()
+	s.stopTrickle = nil
 	return <-s.trickled
 }
 

@@ -71,7 +71,12 @@ func (n *node) deal(fetches kgo.Fetches, sick map[string]bool) (queued int) {
 				n.foreign += len(fp.Records)
 			default:
 				f := t.follows[fp.Partition]
-				f.end = max(f.end, uint64(max(fp.LastStableOffset, 0)))
+				if first := uint64(max(fp.LogStartOffset, 0)); first > f.polled && !f.fresh {
+					n.log.Printf("%s/%d: records from %d to %d were deleted before they were read; it is indexed anew", ft.Topic, fp.Partition, f.polled, first)
+					n.cutLocked(ft.Topic, fp.Partition)
+					sick[ft.Topic] = true
+				}
+				f.end, f.polled, f.fresh = max(f.end, uint64(max(fp.LastStableOffset, 0))), uint64(fp.Records[len(fp.Records)-1].Offset+1), false
 				n.queueOf(t, fp.Partition) <- &parcel{f.claim, t, fp.Records}
 				queued += len(fp.Records)
 			}
@@ -113,6 +118,11 @@ func (n *node) fetchErrors(fetches kgo.Fetches) map[string]bool {
 func (n *node) cut(name string, p int32) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.cutLocked(name, p)
+}
+
+// +checklocks:n.mu
+func (n *node) cutLocked(name string, p int32) {
 	n.wipe[name] = append(n.wipe[name], p)
 	if t := n.topics[name]; t != nil && t.follows[p] != nil {
 		if err := t.follows[p].claim.End(streamstate.Failed); err != nil {
@@ -127,14 +137,17 @@ func (n *node) work(q <-chan *parcel) {
 	for p := range q {
 		b, o := decode(p.records, p.topic.fields)
 		n.delay()
-		if n.beforeApply != nil {
-			n.beforeApply(p)
+		if n.cfg.beforeApply != nil {
+			n.cfg.beforeApply(p)
 		}
 		partition := int32(p.claim.Partition())
 		err := p.claim.Apply(b.pos, func(tx streamstate.Tx[*memtable]) error { return apply(tx, partition, b) })
 		n.freed <- len(p.records)
-		if err != nil {
-			n.late(p, err)
+		if n.cfg.onApply != nil {
+			n.cfg.onApply(p, err)
+		}
+		if err != nil { // the book has counted it, by its reason
+			n.slog.Debug("refused", "topic", p.topic.name, "partition", partition, "records", len(p.records), "err", err)
 			continue
 		}
 		n.applied.Add(int64(len(p.records)))
@@ -177,14 +190,6 @@ func (n *node) delay() {
 	}
 }
 
-// late takes note of work that was refused; the book has counted it by its reason.
-func (n *node) late(p *parcel, err error) {
-	n.slog.Debug("refused", "topic", p.topic.name, "partition", p.claim.Partition(), "records", len(p.records), "err", err)
-	if n.onLate != nil {
-		n.onLate(err)
-	}
-}
-
 // renewTopic has a topic subscribed to anew: its partitions are given up and come back by an assignment. The client does
 // not follow a topic into another life by itself.
 func (n *node) renewTopic(name string) {
@@ -193,6 +198,16 @@ func (n *node) renewTopic(name string) {
 	if _, ours := n.cfg.indexes[name]; ours && !n.renewing[name] {
 		n.renewing[name] = true
 		n.renew <- name // it has room for each topic once
+	}
+}
+
+// renewFrom has the topic subscribed to anew if the client still follows a life of it that is over.
+func (n *node) renewFrom(old *topic) {
+	n.mu.Lock()
+	purged := old.purged
+	n.mu.Unlock()
+	if !purged {
+		n.renewTopic(old.name)
 	}
 }
 
@@ -224,6 +239,11 @@ func (n *node) renewNow(name string) error {
 			return nil
 		}
 	}
+	n.mu.Lock()
+	if t := n.topics[name]; t != nil {
+		t.purged = true
+	}
+	n.mu.Unlock()
 	n.cl.PurgeTopicsFromConsuming(name)
 	for { // until the client has told of the end of the old subscription
 		n.mu.Lock()
@@ -244,6 +264,9 @@ func (n *node) renewNow(name string) error {
 	delete(n.wipe, name)
 	n.mu.Unlock()
 	for _, p := range wipe {
+		if err := n.left(n.living, t, p); err != nil {
+			return err
+		}
 		if err := n.store.dropPartition(t.id, p); err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -35,6 +36,8 @@ func (n *node) options() []kgo.Opt {
 		kgo.BlockRebalanceOnPoll(), // what was polled belongs to the claim that is found for it
 		kgo.KeepControlRecords(),   // a log that ends with one is indexed up to its end
 		kgo.MetadataMinAge(250 * time.Millisecond),
+		kgo.RetryBackoffFn(backoff),
+		kgo.MetadataMaxAge(30 * time.Second), // so that a topic that has grown is noticed
 		kgo.FetchMaxWait(500 * time.Millisecond),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
@@ -45,6 +48,9 @@ func (n *node) options() []kgo.Opt {
 		kgo.WithLogger(kafkaLog{n.slog}),
 	}
 }
+
+// backoff is how long the client waits before it tries again.
+func backoff(tries int) time.Duration { return min(50*time.Millisecond<<min(tries, 5), time.Second) }
 
 // onAssigned begins to follow partitions: each where this store left off, whatever the group knows of them. The group's
 // generation is the term. The group waits for it.
@@ -62,17 +68,19 @@ func (n *node) onAssigned(ctx context.Context, cl *kgo.Client, added map[string]
 	}
 	n.mu.Unlock()
 	err := n.resolve(ctx)
+	var logs map[string]map[int32]bounds
+	if err == nil && len(added) > 0 {
+		logs, err = n.bounds(ctx, slices.Sorted(maps.Keys(added)))
+	}
 	for name, ps := range added {
-		if err == nil {
-			err = n.beginAll(ctx, name, ps, member, generation)
+		failure := err
+		if failure == nil {
+			failure = n.beginAll(ctx, name, ps, logs[name], member, generation)
 		}
-		if err != nil {
-			n.log.Printf("topic %s: cannot begin: %v; trying again", name, err)
+		if failure != nil {
+			n.log.Printf("topic %s: cannot begin: %v; trying again", name, failure)
 			n.renewTopic(name)
 		}
-	}
-	if err == nil {
-		n.goals(ctx, added)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -132,6 +140,7 @@ func (n *node) live(ctx context.Context, name string, id topicID, partitions int
 		}
 		if old.id != id {
 			n.log.Printf("topic %s was deleted and created again: %v is dropped, %v begins from nothing", name, old.id, id)
+			n.renewFrom(old)
 		}
 	}
 	if err := n.dropOthers(name, id); err != nil {
@@ -182,7 +191,7 @@ func (n *node) open(name string, id topicID, partitions int) (*topic, error) {
 }
 
 // beginAll begins partitions of one topic.
-func (n *node) beginAll(ctx context.Context, name string, ps []int32, member string, generation int32) error {
+func (n *node) beginAll(ctx context.Context, name string, ps []int32, logs map[int32]bounds, member string, generation int32) error {
 	t := n.topic(name)
 	if t == nil {
 		return errNoTopic
@@ -191,23 +200,60 @@ func (n *node) beginAll(ctx context.Context, name string, ps []int32, member str
 		if int(p) >= t.partitions {
 			return fmt.Errorf("partition %d is not among the %d that were there", p, t.partitions)
 		}
-		if err := n.begin(ctx, t, p, member, generation); err != nil {
+		err := n.left(ctx, t, p)
+		var at start
+		if err == nil {
+			at, err = n.startOf(t, p, logs)
+		}
+		if err == nil {
+			err = n.begin(ctx, t, p, at, member, generation)
+		}
+		if err != nil {
 			return fmt.Errorf("partition %d: %w", p, err)
 		}
 	}
 	return nil
 }
 
-// begin claims a partition from where the store left off.
-func (n *node) begin(ctx context.Context, t *topic, p int32, member string, generation int32) error {
-	if err := n.left(ctx, t, p); err != nil {
-		return err
-	}
+// start is where a partition begins.
+type start struct {
+	from  streamstate.Position
+	known bool   // else it begins from nothing
+	end   uint64 // of the log
+}
+
+// startOf is where the store left off, when no commit covers the partition any more, unless what it has does not go together with the log: then it begins from nothing.
+func (n *node) startOf(t *topic, p int32, logs map[int32]bounds) (start, error) {
 	from, known, err := n.store.position(t.id, p)
 	if err != nil {
-		return err
+		return start{}, err
 	}
-	how := streamstate.Begin{Owner: member, Term: uint64(generation), From: from}
+	at := start{from, known, from.Next}
+	log, ok := logs[p]
+	if !ok {
+		return at, nil
+	}
+	why := ""
+	switch {
+	case known && from.Next > log.end:
+		why = "the log was cut"
+	case known && from.Next < log.start:
+		why = "records were deleted that had not been read"
+	}
+	if why != "" {
+		n.log.Printf("%s/%d: %s: it is indexed up to %v, and the log is from %d to %d; it is indexed anew", t.name, p, why, from, log.start, log.end)
+		if err := n.store.dropPartition(t.id, p); err != nil {
+			return start{}, err
+		}
+		at.from, at.known = streamstate.Position{}, false
+	}
+	at.end = max(log.end, at.from.Next)
+	return at, nil
+}
+
+// begin claims a partition.
+func (n *node) begin(ctx context.Context, t *topic, p int32, at start, member string, generation int32) error {
+	how := streamstate.Begin{Owner: member, Term: uint64(generation), From: at.from}
 	c, err := claimOf(t.session, p, how)
 	if errors.Is(err, streamstate.ErrStaleTerm) {
 		if err = n.reopen(ctx, t); err == nil {
@@ -217,14 +263,14 @@ func (n *node) begin(ctx context.Context, t *topic, p int32, member string, gene
 	if err != nil {
 		return err
 	}
-	if known {
-		n.log.Printf("%s/%d: goes on from %v, in generation %d", t.name, p, from, generation)
+	if at.known {
+		n.log.Printf("%s/%d: goes on from %v, in generation %d", t.name, p, at.from, generation)
 	} else {
 		n.log.Printf("%s/%d: begins from nothing, in generation %d", t.name, p, generation)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	t.follows[p] = &follow{claim: c, from: from.Next, goal: from.Next, end: from.Next}
+	t.follows[p] = &follow{claim: c, from: at.from.Next, goal: at.end, end: at.end, polled: at.from.Next, fresh: !at.known}
 	return nil
 }
 
@@ -282,27 +328,31 @@ func (n *node) left(ctx context.Context, t *topic, p int32) error {
 	return err
 }
 
-// goals asks where the logs end, so that progress can be told.
-func (n *node) goals(ctx context.Context, added map[string][]int32) {
-	if len(added) == 0 {
-		return
-	}
-	ends, err := n.adm.ListCommittedOffsets(ctx, slices.Sorted(maps.Keys(added))...)
+// bounds are where a log begins and ends.
+type bounds struct{ start, end uint64 }
+
+// bounds asks for those of topics; a partition that cannot tell is left out.
+func (n *node) bounds(ctx context.Context, names []string) (map[string]map[int32]bounds, error) {
+	starts, err := n.adm.ListStartOffsets(ctx, names...)
 	if err != nil {
-		n.slog.Debug("where the logs end is not known", "err", err)
-		return
+		return nil, err
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for name, ps := range added {
-		for _, p := range ps {
-			if end, ok := ends.Lookup(name, p); ok && end.Err == nil && n.topics[name] != nil {
-				if f := n.topics[name].follows[p]; f != nil {
-					f.goal, f.end = max(f.goal, uint64(end.Offset)), max(f.end, uint64(end.Offset))
-				}
-			}
+	ends, err := n.adm.ListCommittedOffsets(ctx, names...)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]map[int32]bounds)
+	starts.Each(func(s kadm.ListedOffset) {
+		e, ok := ends.Lookup(s.Topic, s.Partition)
+		if !ok || s.Err != nil || e.Err != nil || s.Offset < 0 || e.Offset < 0 {
+			return
 		}
-	}
+		if all[s.Topic] == nil {
+			all[s.Topic] = make(map[int32]bounds)
+		}
+		all[s.Topic][s.Partition] = bounds{uint64(s.Offset), uint64(e.Offset)}
+	})
+	return all, nil
 }
 
 // startOffsets tells the client where to begin, in place of what the group has committed. A partition that was not begun is

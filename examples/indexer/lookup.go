@@ -119,9 +119,9 @@ func (a *answer) fill(f found, url string, ends map[int32]follow) {
 
 // everywhere asks all instances of the group. While the group moves partitions it waits a little for those that nobody has.
 func (n *node) everywhere(ctx context.Context, q query, v url.Values) (answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, settleWait+peerWait)
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.settle+2*peerWait)
 	defer cancel()
-	until := time.Now().Add(settleWait)
+	until := time.Now().Add(n.cfg.settle)
 	for {
 		n.mu.Lock()
 		changed := n.changed

@@ -22,8 +22,8 @@ import (
 const (
 	maxPoll    = 1024      // records of one poll
 	maxQueued  = 16 * 1024 // records that wait for a worker, before polling pauses
-	startWait  = 15 * time.Second
 	stopWait   = 30 * time.Second
+	httpWait   = time.Second // for answers under way, at the end
 	renewAfter = time.Second // between two renewals of one topic
 )
 
@@ -52,9 +52,6 @@ type node struct {
 
 	applied atomic.Int64 // records
 	commits atomic.Int64
-	// onCommit, onLate and beforeApply are for tests.
-	beforeApply func(*parcel)
-	onLate      func(error)
 
 	polling context.Context //nolint:containedctx // ends when nothing more is to be polled
 	pause   context.CancelFunc
@@ -105,6 +102,7 @@ type topic struct {
 	session *session
 	follows map[int32]*follow
 	leaving map[int32]*streamstate.Handle // partitions that were given up, until their memtable is forgotten
+	purged  bool                          // the client has been told to forget this life
 }
 
 // follow is one claim.
@@ -113,6 +111,9 @@ type follow struct {
 	from  uint64 // where it began
 	goal  uint64 // where the log ended then; below that it is building
 	end   uint64 // where the log ended when last heard of
+
+	polled uint64 // up to where it was polled
+	fresh  bool   // it began from nothing, and nothing was polled yet
 }
 
 // startNode joins the group and serves on ln.
@@ -156,12 +157,12 @@ func startNode(ctx context.Context, cfg config, ln net.Listener, logger *log.Log
 
 // connect makes the clients, and looks at the topics that there are.
 func (n *node) connect(ctx context.Context) (err error) {
-	n.asks, err = kgo.NewClient(kgo.SeedBrokers(strings.Split(n.cfg.brokers, ",")...), kgo.ClientID(clientPrefix+n.url), kgo.WithLogger(kafkaLog{n.slog}))
+	n.asks, err = kgo.NewClient(kgo.SeedBrokers(strings.Split(n.cfg.brokers, ",")...), kgo.ClientID("asks"), kgo.MetadataMinAge(250*time.Millisecond), kgo.WithLogger(kafkaLog{n.slog}))
 	if err != nil {
 		return err
 	}
 	n.adm = kadm.NewClient(n.asks)
-	ctx, cancel := context.WithTimeout(ctx, startWait)
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.startWithin)
 	defer cancel()
 	if err := n.resolve(ctx); err != nil {
 		return fmt.Errorf("brokers %s: %w", n.cfg.brokers, err)
@@ -181,7 +182,11 @@ func (n *node) stop() error {
 	defer cancel()
 	var err error
 	if n.http != nil {
-		err = n.http.Shutdown(ctx)
+		polite, cancel := context.WithTimeout(ctx, httpWait)
+		if n.http.Shutdown(polite) != nil { // a connection on which nothing was asked yet would be waited for
+			err = n.http.Close()
+		}
+		cancel()
 	}
 	n.pause()
 	n.pollers.Wait()
@@ -240,4 +245,7 @@ func (n *node) sessions() map[*topic]*session {
 func (n *node) groupChanged() {
 	close(n.changed)
 	n.changed = make(chan struct{})
+	if n.cfg.onChange != nil {
+		n.cfg.onChange()
+	}
 }
