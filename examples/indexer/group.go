@@ -203,7 +203,7 @@ func (n *node) beginAll(ctx context.Context, name string, ps []int32, logs map[i
 		err := n.left(ctx, t, p)
 		var at start
 		if err == nil {
-			at, err = n.startOf(t, p, logs)
+			at, err = n.startOf(ctx, t, p, logs)
 		}
 		if err == nil {
 			err = n.begin(ctx, t, p, at, member, generation)
@@ -223,7 +223,7 @@ type start struct {
 }
 
 // startOf is where the store left off, when no commit covers the partition any more, unless what it has does not go together with the log: then it begins from nothing.
-func (n *node) startOf(t *topic, p int32, logs map[int32]bounds) (start, error) {
+func (n *node) startOf(ctx context.Context, t *topic, p int32, logs map[int32]bounds) (start, error) {
 	from, known, err := n.store.position(t.id, p)
 	if err != nil {
 		return start{}, err
@@ -243,6 +243,13 @@ func (n *node) startOf(t *topic, p int32, logs map[int32]bounds) (start, error) 
 	if why != "" {
 		n.log.Printf("%s/%d: %s: it is indexed up to %v, and the log is from %d to %d; it is indexed anew", t.name, p, why, from, log.start, log.end)
 		if err := n.store.dropPartition(t.id, p); err != nil {
+			return start{}, err
+		}
+		// The session was opened at the position that the store had: what is given up is forgotten.
+		if err := t.session.Want(int(p)); err != nil {
+			return start{}, err
+		}
+		if err := t.session.Unwant(int(p)).Wait(ctx); err != nil {
 			return start{}, err
 		}
 		at.from, at.known = streamstate.Position{}, false

@@ -264,7 +264,8 @@ func TestLogThatWasCut(t *testing.T) {
 	a = p.rig(dir, nil)
 	p.settle(a)
 	p.caughtUp(a)
-	require.Equal(t, []int{0}, a.froms(), "what goes not together with the log is indexed anew")
+	require.Equal(t, []int{0}, a.froms(), "what does not go together with the log is indexed anew")
+	require.Equal(t, int64(10), a.applied.Load(), "once")
 	p.requireLog(a)
 }
 
@@ -339,7 +340,7 @@ func TestGroupBeginsAnew(t *testing.T) {
 	a.onLost(t.Context(), a.cl, map[string][]int32{p.topic.name: {0}})
 
 	require.NoError(t, a.left(limited(t), tp, 0))
-	at, err := a.startOf(tp, 0, nil)
+	at, err := a.startOf(limited(t), tp, 0, nil)
 	require.NoError(t, err)
 	require.NoError(t, a.begin(limited(t), tp, 0, at, "member", 1), "a lower generation, after the loss of all that was assigned")
 	a.mu.Lock()
