@@ -63,7 +63,6 @@ func newStage(sc scope) (*stage, error) {
 		})
 		x.s[i], x.stale[i] = newSession(e), newSession(e)
 		x.s[i].n, x.stale[i].n = presentSession+uint64(i), staleSession+uint64(i)
-		x.s[i].home.session = x.s[i].n
 		x.h[i].core = core{phase: Gone, lim: x.h[i].lim, key: x.h[i].key, cause: causeMerged}
 	}
 	x.book.c.sessions.Store(1000)

@@ -32,14 +32,11 @@ type Session[P any] struct {
 	e    *entry[P]
 	n    uint64
 	life *ending // guarded by the record's lock
-	home home    // for claims
 }
 
 // newSession makes the handle of a session that has not begun.
 func newSession[P any](e *entry[P]) *Session[P] {
-	s := &Session[P]{e: e, n: e.book.sessions.Inc()}
-	s.home = home{r: &e.record, session: s.n, handle: s}
-	return s
+	return &Session[P]{e: e, n: e.book.sessions.Inc()}
 }
 
 // Open begins the first session of a key. On error nothing has changed: *[ExistsError], *[ArgumentError], [ErrClosed].
@@ -279,7 +276,7 @@ func (s *Session[P]) Begin(partition int, b Begin) (*Claim[P], error) {
 			e.slab, e.used = make([]Claim[P], min(claimSlab, max(len(k.parts), 1))), 0
 		}
 		next := &e.slab[e.used]
-		if err := k.begin(partition, &b, &next.facts, &s.home); err != nil {
+		if err := k.begin(partition, &b, &next.facts, &home{&e.record, s.n, s}); err != nil {
 			return err
 		}
 		e.used++
