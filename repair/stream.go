@@ -3,6 +3,7 @@ package repair
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 
 	"golang.org/x/sync/errgroup"
 
@@ -77,7 +78,11 @@ func Stream[P any](ctx context.Context, s *streamstate.Session[P], src Source, o
 		return err
 	}
 	o.setDefaults()
-	l := &ladder{s: s, src: src, o: o, tell: newTeller(s, o)}
+	return newLadder(s, src, o).run(ctx)
+}
+
+func newLadder[P any](s *streamstate.Session[P], src Source, o StreamOptions) *ladder {
+	l := &ladder{s: s, src: src, o: o, tell: newTeller(s, o), chance: rand.Int64N}
 	l.wanted = func() (all []Restart, err error) {
 		err = s.Read(func(tx streamstate.ReadTx[P]) error {
 			for p, v := range tx.Partitions() {
@@ -89,7 +94,7 @@ func Stream[P any](ctx context.Context, s *streamstate.Session[P], src Source, o
 		})
 		return all, err
 	}
-	return l.run(ctx)
+	return l
 }
 
 // session is what the ladder needs of a session, whatever its payload.
@@ -106,6 +111,7 @@ type ladder struct {
 	o      StreamOptions
 	tell   *teller
 	wanted func() ([]Restart, error)
+	chance func(n int64) int64 // below n
 }
 
 // run takes what is due until there is nothing to be taken any more.

@@ -3,7 +3,6 @@ package repair
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -109,7 +108,8 @@ func (l *ladder) askOnce(
 ) []job {
 	while, stop := whileAny(ctx, tickets(jobs))
 	defer stop()
-	pause(while, l.o.backoff(tries+attempt-1, jobs[0].ticket.Within()))
+	d := l.o.backoff(tries+attempt-1, jobs[0].ticket.Within())
+	pause(while, d-time.Duration(l.chance(int64(d/2)+1)))
 	jobs = live(jobs)
 	if len(jobs) == 0 || ctx.Err() != nil {
 		return jobs
@@ -218,8 +218,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// backoff is how long to pause after n failures: it doubles with each, and half of it is chance. It leaves a ticket, which
-// may be unanswered for within, time to be asked for again and again.
+// backoff is how long to pause after n failures, before up to half of it is left out by chance: it doubles with each. It
+// leaves a ticket, which may be unanswered for within, time to be asked for again and again.
 func (o *StreamOptions) backoff(n int, within time.Duration) time.Duration {
 	if n == 0 {
 		return 0
@@ -235,5 +235,5 @@ func (o *StreamOptions) backoff(n int, within time.Duration) time.Duration {
 	if within > 0 {
 		d = min(d, max(within/8, 1))
 	}
-	return d - rand.N(d/2+1)
+	return d
 }

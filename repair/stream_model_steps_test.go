@@ -175,15 +175,23 @@ func (m *mModel) serve() {
 		for _, c := range d.open {
 			m.answered(d, c, nil)
 			c.reply <- nil
-			if c.what == "shut-down" || c.ctx.Err() != nil {
-				continue
-			}
 			for _, p := range c.parts {
-				_, _ = d.s.Begin(p, streamstate.Begin{Owner: "Z"})
+				if state := m.state(d.s, p); c.what != "shut-down" && (state == streamstate.Due || state == streamstate.Idle) {
+					_, _ = d.s.Begin(p, streamstate.Begin{Owner: "Z"})
+				}
 			}
 		}
 		d.open = nil
 	}
+}
+
+func (m *mModel) state(s *sess, p int) (state streamstate.PartitionState) {
+	_ = s.Read(func(tx streamstate.ReadTx[int]) error { // unwanted, if the session has ended
+		v, err := tx.Partition(p)
+		state = v.State
+		return err
+	})
+	return state
 }
 
 func (m *mModel) close() {

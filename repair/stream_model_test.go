@@ -228,7 +228,11 @@ func (m *mModel) drive() {
 	d.src.check = func(c *call) { m.onCall(s, c) }
 	ctx, cancel := context.WithCancel(context.Background())
 	d.cancel = cancel
-	go func() { d.done <- Stream(ctx, s, d.src, StreamOptions{OnEvent: m.onStream}) }()
+	o := StreamOptions{OnEvent: m.onStream}
+	o.setDefaults()
+	l := newLadder(s, d.src, o)
+	l.chance = func(n int64) int64 { return n / 3 } // a failure is to be seen again
+	go func() { d.done <- l.run(ctx) }()
 	m.drivers = append(m.drivers, d)
 }
 
