@@ -381,7 +381,7 @@ func (k *core) step(i int, e event, f facts, to PartitionState) {
 // quiet tells whether a begin or an orderly end of a partition changes nothing but its state and deadline: nobody repairs
 // it, or is told.
 func (k *core) quiet(p *partition) bool {
-	return p.rung == RungRestart && (p.x == nil || p.x.ticket == nil) && k.ticket == nil && !k.lists
+	return !p.repaired() && (p.x == nil || p.x.ticket == nil) && k.ticket == nil && !k.lists
 }
 
 // pass is step for a begin or an orderly end of a live claim while it is quiet: the deadline of a hand-over is all there is to it.

@@ -164,6 +164,7 @@ func (k *core) giveUp(i int, p *partition) {
 		k.receive(i, p, absent)
 	}
 	p.tries = 0
+	p.flags &^= flagTried
 	k.flushed = k.flushed.without(i)
 	k.restart = k.restart.without(i)
 }

@@ -27,12 +27,11 @@ type walk struct {
 
 var walkKeys = [2]Key{key("a"), key("b")}
 
-// one draws one of the last few.
-func one[E any](w *walk, from []E) E {
-	if len(from) == 0 {
-		w.t.Skip("none")
+// one draws one of the last few, and does with it what is to be done; nothing if there are none.
+func one[E any](w *walk, from []E, do func(E)) {
+	if len(from) > 0 {
+		do(from[rapid.IntRange(max(0, len(from)-5), len(from)-1).Draw(w.t, "token")])
 	}
-	return from[rapid.IntRange(max(0, len(from)-5), len(from)-1).Draw(w.t, "token")]
 }
 
 func (w *walk) prints() (p [2]uint64) {
@@ -63,16 +62,16 @@ func (w *walk) open(i int) {
 	}
 }
 
-// seldom skips most calls of what ends much.
-func (w *walk) seldom(n int) {
-	if rapid.IntRange(0, n).Draw(w.t, "seldom") > 0 {
-		w.t.Skip("seldom")
+// seldom does what ends much.
+func (w *walk) seldom(n int, do func()) {
+	if rapid.IntRange(0, n).Draw(w.t, "seldom") == 0 {
+		do()
 	}
 }
 
 func (w *walk) s() *Session[int] {
 	if rapid.IntRange(0, 9).Draw(w.t, "any") == 0 {
-		return one(w, w.ss)
+		return w.ss[rapid.IntRange(max(0, len(w.ss)-5), len(w.ss)-1).Draw(w.t, "session")]
 	}
 	return w.now[w.n(1)]
 }
@@ -149,17 +148,19 @@ func (w *walk) actions() map[string]func(*rapid.T) {
 	}
 	add("begin", begin)
 	add("begin again", begin)
-	add("end", func() { c := one(w, w.claims); w.try(func() error { return c.End(EndKind(w.n(1))) }) })
-	add("release", func() { c := one(w, w.claims); w.try(func() error { return w.handle(c.Release()) }) })
-	add("fence", func() { c := one(w, w.claims); w.try(func() error { return c.Fence(nil) }) })
-	add("advance", func() { c := one(w, w.claims); w.try(func() error { return c.Advance(w.pos()) }) })
+	add("end", func() {
+		one(w, w.claims, func(c *Claim[int]) { w.try(func() error { return c.End(EndKind(w.n(1))) }) })
+	})
+	add("release", func() { one(w, w.claims, func(c *Claim[int]) { w.try(func() error { return w.handle(c.Release()) }) }) })
+	add("fence", func() { one(w, w.claims, func(c *Claim[int]) { w.try(func() error { return c.Fence(nil) }) }) })
+	add("advance", func() { one(w, w.claims, func(c *Claim[int]) { w.try(func() error { return c.Advance(w.pos()) }) }) })
 	add("gone", func() { s := w.s(); w.try(func() error { _, err := s.OwnerGone(w.owner()); return err }) })
 	add("begin failed", func() { s := w.s(); w.try(func() error { return s.BeginFailed(w.n(1), w.owner()) }) })
 	add("want", func() { s := w.s(); w.try(func() error { return s.Want(w.n(1)) }) })
 	add("unwant", func() { s := w.s(); w.try(func() error { return w.handle(s.Unwant(w.n(1))) }) })
 	add("due", w.nextDue)
 	add("due again", w.nextDue)
-	add("answer", func() { t := one(w, w.work); w.try(func() error { return w.answer(t, w.n(6)) }) })
+	add("answer", func() { one(w, w.work, func(t Work) { w.try(func() error { return w.answer(t, w.n(6)) }) }) })
 	add("later", w.later)
 	add("start flush", func() {
 		s := w.s()
@@ -171,8 +172,10 @@ func (w *walk) actions() map[string]func(*rapid.T) {
 			return err
 		})
 	})
-	add("flush done", func() { f := one(w, w.flushes); w.try(func() error { _, err := f.Done(); return err }) })
-	add("flush failed", func() { f := one(w, w.flushes); w.try(func() error { return f.Fail(nil) }) })
+	add("flush done", func() {
+		one(w, w.flushes, func(f *FlushTicket) { w.try(func() error { _, err := f.Done(); return err }) })
+	})
+	add("flush failed", func() { one(w, w.flushes, func(f *FlushTicket) { w.try(func() error { return f.Fail(nil) }) }) })
 	add("hold", func() {
 		s, o := w.s(), w.s()
 		w.try(func() error {
@@ -183,14 +186,18 @@ func (w *walk) actions() map[string]func(*rapid.T) {
 			return err
 		})
 	})
-	add("release hold", func() { h := one(w, w.holds); w.try(h.Release) })
+	add("release hold", func() { one(w, w.holds, func(h *Hold) { w.try(h.Release) }) })
 	add("merge", func() {
 		from, into := w.s(), w.s()
 		w.try(func() error { return w.handle(w.book.Merge(from, into, nil, func(_, _ Tx[int]) error { return nil })) })
 	})
 	add("opened", func() { w.try(w.s().Opened) })
-	add("stop", func() { w.seldom(3); s := w.s(); w.try(func() error { return w.handle(s.Stop(nil)) }) })
-	add("drain", func() { w.seldom(3); s := w.s(); w.try(func() error { return w.handle(s.Drain()) }) })
+	add("stop", func() {
+		w.seldom(3, func() { s := w.s(); w.try(func() error { return w.handle(s.Stop(nil)) }) })
+	})
+	add("drain", func() {
+		w.seldom(3, func() { s := w.s(); w.try(func() error { return w.handle(s.Drain()) }) })
+	})
 	add("reopen", func() {
 		for i, s := range w.now {
 			w.try(func() error {
@@ -203,7 +210,7 @@ func (w *walk) actions() map[string]func(*rapid.T) {
 			})
 		}
 	})
-	add("drop", func() { w.seldom(9); w.handles = append(w.handles, w.s().Drop()) })
+	add("drop", func() { w.seldom(9, func() { w.handles = append(w.handles, w.s().Drop()) }) })
 	add("open", func() { w.open(0); w.open(1) })
 	out[""] = func(t *rapid.T) {
 		for _, s := range w.now {
@@ -233,12 +240,12 @@ func (w *walk) settle() {
 	}
 	for i, s := range w.now {
 		_ = s.Opened()
-		for range 40 {
-			if s.Read(func(ReadTx[int]) error { return nil }) != nil || w.settled(i) {
-				break
-			}
+		rest := false
+		for n := 0; n < 40 && !rest; n++ {
+			rest = s.Read(func(ReadTx[int]) error { return nil }) != nil || w.settled(i)
 			s = w.now[i]
 		}
+		require.True(w.t, rest, "%v", s.Dump())
 		require.NoError(w.t, s.Check())
 	}
 	for _, s := range w.now {
