@@ -20,7 +20,7 @@ type mWork struct {
 }
 
 // due is what repair must do now, as the documents say it.
-func (k *mKey) due() (kind workKind, parts []int, any bool) {
+func (k *mKey) due() (kind workKind, parts []int, some bool) {
 	if k.phase != Active || k.ticket != nil {
 		return 0, nil, false
 	}
@@ -54,9 +54,9 @@ func (k *mKey) due() (kind workKind, parts []int, any bool) {
 func (m *model) nextDue() {
 	s := m.session()
 	k := s.k
-	kind, parts, any := k.due()
+	kind, parts, some := k.due()
 	want := s.stale()
-	if want == nil && !any {
+	if want == nil && !some {
 		want = context.Canceled
 	}
 	var work []Work

@@ -36,7 +36,6 @@ type mKey struct {
 	ticket  *mWork // of the session
 	retry   bool   // a recovery that failed waits for its time
 	payload int    // applies of this session
-	drained bool
 	stop    *Handle
 }
 
@@ -116,15 +115,19 @@ func (s *mSession) ended() error {
 
 // expect calls, and demands the refusal, which changes nothing, or none.
 func (m *model) expect(what string, want error, call func() error) bool {
-	before := [2]uint64{m.now[0].s.Fingerprint(), m.now[1].s.Fingerprint()}
+	before := m.prints()
 	err := call()
 	if want == nil {
 		require.NoError(m.t, err, what)
 		return true
 	}
 	require.ErrorIs(m.t, err, want, what)
-	require.Equal(m.t, before, [2]uint64{m.now[0].s.Fingerprint(), m.now[1].s.Fingerprint()}, "%s changed something", what)
+	require.Equal(m.t, before, m.prints(), "%s changed something", what)
 	return false
+}
+
+func (m *model) prints() [2]uint64 {
+	return [2]uint64{m.now[0].s.Fingerprint(), m.now[1].s.Fingerprint()}
 }
 
 func (m *model) n(most int, what string) int { return rapid.IntRange(0, most).Draw(m.t, what) }
@@ -463,6 +466,9 @@ func checkModel(t *rapid.T) {
 	m.settle(t)
 }
 
+// TestModel was seen red with: a gate that does not check the session; a flush that begins while held; a merge that closes
+// no gate; a restart accepted twice; a refusal that leaves the ladder where it is; a hand-over without an end; an owner that
+// has left and is still asked to shut down; a recovery that is due again at once.
 func TestModel(t *testing.T) { rapid.Check(t, checkModel) }
 
 func FuzzModel(f *testing.F) { f.Fuzz(rapid.MakeFuzz(checkModel)) }
