@@ -147,7 +147,7 @@ type ReadTx[P any] struct {
 
 // Payload is the session's payload, as the transaction has set it.
 func (t ReadTx[P]) Payload() (P, error) {
-	if t.core() == nil {
+	if t.e == nil || t.core() == nil { // a view that a user has put into a literal has no payload
 		var none P
 		return none, ErrTxDone
 	}
@@ -157,8 +157,11 @@ func (t ReadTx[P]) Payload() (P, error) {
 	return t.e.payload, nil
 }
 
-// Tx is a transaction: a look at the session, and the only way to change its payload.
-type Tx[P any] struct{ ReadTx[P] }
+// Tx is a transaction: a [ReadTx], and the only way to change the session's payload. It can be made of nothing outside of
+// this package: were the field exported, a literal would turn a read transaction into one that writes.
+type Tx[P any] struct{ readTx[P] }
+
+type readTx[P any] = ReadTx[P]
 
 // SetPayload replaces the payload when the function returns without an error.
 func (t Tx[P]) SetPayload(p P) error {
@@ -211,7 +214,7 @@ func (s *Session[P]) Read(fn func(ReadTx[P]) error) error {
 			return needs("fn")
 		}
 		e.set = false
-		if err := fn(e.txOf().ReadTx); err != nil {
+		if err := fn(e.txOf().readTx); err != nil {
 			k.foreign = true
 			return err
 		}

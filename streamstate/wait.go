@@ -66,7 +66,7 @@ func Exchange[P, Q, A any](
 		}
 		var err error
 		s.e.set = false
-		q, err = read(s.e.txOf().ReadTx)
+		q, err = read(s.e.txOf().readTx)
 		k.foreign = err != nil
 		return err
 	})
