@@ -63,7 +63,7 @@ judge() {
 	elif grep -Eq "$hung" <<<"$out"; then
 		if [[ $red == deadlock ]]; then echo "red (deadlock)"; else echo "BAD: hangs; say '# red: deadlock' if it should"; fi
 	elif grep -q -e '--- FAIL: ' <<<"$out"; then
-		echo "red"
+		if grep -q '^panic: ' <<<"$out"; then echo "red (panic)"; else echo "red"; fi
 	else
 		echo "BAD: no test failed, but: $(tail -n 1 <<<"$out")"
 	fi
