@@ -87,7 +87,7 @@ var ticketed = map[string]func(*ledger) Work{
 		return take[*ResubscribeTicket](l)
 	},
 	"recover": func(l *ledger) Work {
-		l.begin(2, Begin{Owner: "R", MustRollBack: true})
+		l.begin(1, Begin{Owner: "R", Term: 6, MustRollBack: true})
 		return take[*RecoverTicket](l)
 	},
 }

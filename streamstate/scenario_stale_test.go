@@ -137,7 +137,7 @@ func TestS03_ReplyOfAStoppedRepair(t *testing.T) {
 		stop  func(*ledger) error
 		cause error
 	}{
-		"begun meanwhile":     {"restart", func(l *ledger) error { return l.tryBegin(Begin{Owner: "C"}) }, ErrMoved},
+		"begun meanwhile":     {"restart", func(l *ledger) error { return l.tryBegin(Begin{Owner: "C"}) }, ErrBegun},
 		"restart given up":    {"restart", func(l *ledger) error { return l.s.Unwant(0).Err() }, ErrGivenUp},
 		"restart timed out":   {"restart", ledgerCalls["deadline"], ErrTimeout},
 		"restart: resubscr.":  {"restart", ledgerCalls["resubscribe taken"], ErrResubscribed},
