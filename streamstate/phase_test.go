@@ -31,8 +31,10 @@ type world struct {
 
 func key(name string) Key { return Key{Stream: "maint", Keyspace: name} }
 
-func newWorld(t *testing.T, ph Phase) *world {
-	w := &world{t: t, book: NewBook[int](Options{})}
+func newWorld(t *testing.T, ph Phase) *world { return newWorldIn(t, NewBook[int](Options{}), ph) }
+
+func newWorldIn(t *testing.T, book *Book[int], ph Phase) *world {
+	w := &world{t: t, book: book}
 	t.Cleanup(func() {
 		if w.flush != nil {
 			_ = w.flush.Abort()

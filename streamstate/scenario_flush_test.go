@@ -228,48 +228,48 @@ func TestS33_NeverZeroAndRolledBack(t *testing.T) {
 	flush := func(l *ledger) {
 		require.NoError(t, l.s.Flush(ends(), func(context.Context, Timestamp) error { return nil }))
 	}
-	type want struct {
+	type flushed struct {
 		has bool
 		at  uint64
 	}
 	for name, tc := range map[string]struct {
 		do    func(l *ledger)
-		now   want // what is flushed of partition 0, and
-		later want // where the next session starts
+		now   flushed // what is flushed of partition 0, and
+		later flushed // where the next session starts
 	}{
-		"never flushed":   {func(l *ledger) { require.NoError(t, l.a.Advance(next(15))) }, want{}, want{}},
-		"never received":  {func(l *ledger) { require.NoError(t, l.s.Unwant(0).Err()); require.NoError(t, l.s.Want(0)) }, want{}, want{}},
-		"flushed to zero": {func(l *ledger) { zero(l); flush(l) }, want{true, 0}, want{true, 0}},
-		"flushed":         {flush, want{true, 10}, want{true, 10}},
+		"never flushed":   {func(l *ledger) { require.NoError(t, l.a.Advance(next(15))) }, flushed{}, flushed{}},
+		"never received":  {func(l *ledger) { require.NoError(t, l.s.Unwant(0).Err()); require.NoError(t, l.s.Want(0)) }, flushed{}, flushed{}},
+		"flushed to zero": {func(l *ledger) { zero(l); flush(l) }, flushed{true, 0}, flushed{true, 0}},
+		"flushed":         {flush, flushed{true, 10}, flushed{true, 10}},
 		"rolled back to zero": {func(l *ledger) {
 			flush(l)
 			l.begin(0, Begin{Owner: "R", Term: 9, MustRollBack: true})
-		}, want{true, 10}, want{true, 0}},
+		}, flushed{true, 10}, flushed{true, 0}},
 		"rolled back to zero, and never flushed": {func(l *ledger) {
 			l.begin(0, Begin{Owner: "R", Term: 9, MustRollBack: true})
-		}, want{}, want{true, 0}},
+		}, flushed{}, flushed{true, 0}},
 		"rolled back to above what is flushed": {func(l *ledger) {
 			flush(l)
 			l.begin(0, Begin{Owner: "R", Term: 9, MustRollBack: true, RollBackTo: next(12)})
-		}, want{true, 10}, want{true, 10}},
+		}, flushed{true, 10}, flushed{true, 10}},
 		"rolled back to a number, and never flushed": {func(l *ledger) {
 			l.begin(0, Begin{Owner: "R", Term: 9, MustRollBack: true, RollBackTo: next(4)})
-		}, want{}, want{}},
+		}, flushed{}, flushed{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, false, "Begun")
 			tc.do(l)
 			v := l.at(0)
-			require.Equal(t, tc.now, want{v.HasFlushed, v.Flushed.Next})
+			require.Equal(t, tc.now, flushed{v.HasFlushed, v.Flushed.Next})
 			l.answerAll() // a roll-back makes recovery due; it says where to start from
 			l.reopen()
 			v = l.at(0)
-			require.Equal(t, tc.later, want{v.HasReceived, v.Received.Next})
-			require.Equal(t, tc.later, want{v.HasFlushed, v.Flushed.Next})
+			require.Equal(t, tc.later, flushed{v.HasReceived, v.Received.Next})
+			require.Equal(t, tc.later, flushed{v.HasFlushed, v.Flushed.Next})
 			at, err := l.s.Timestamp()
 			require.NoError(t, err)
 			pos, ok := at.At(0)
-			require.Equal(t, tc.later, want{ok, pos.Next})
+			require.Equal(t, tc.later, flushed{ok, pos.Next})
 			l.calm()
 		})
 	}
