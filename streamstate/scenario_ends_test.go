@@ -510,8 +510,10 @@ func TestS42_LadderClimbs(t *testing.T) {
 		} {
 			l := newLedger(t, false, "Idle")
 			require.NoError(t, end(l, l.begin(0, Begin{Owner: "A"})))
-			for _, rung := range []Rung{RungShutDown, RungResubscribe} {
-				require.NoError(t, take[*RestartTicket](l).Accepted())
+			for i, rung := range []Rung{RungShutDown, RungResubscribe} {
+				w := take[*RestartTicket](l)
+				require.Equal(t, i, w.Tries(), "what a driver backs off by")
+				require.NoError(t, w.Accepted())
 				require.NoError(t, end(l, l.begin(0, Begin{Owner: "A"})))
 				require.Equal(t, rung, l.at(0).Rung)
 			}

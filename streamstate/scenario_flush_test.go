@@ -232,6 +232,7 @@ func TestS33_NeverZeroAndRolledBack(t *testing.T) {
 		has bool
 		at  uint64
 	}
+	of := func(has bool, at Position) flushed { return flushed{has, at.Next} }
 	for name, tc := range map[string]struct {
 		do    func(l *ledger)
 		now   flushed // what is flushed of partition 0, and
@@ -260,16 +261,16 @@ func TestS33_NeverZeroAndRolledBack(t *testing.T) {
 			l := newLedger(t, false, "Begun")
 			tc.do(l)
 			v := l.at(0)
-			require.Equal(t, tc.now, flushed{v.HasFlushed, v.Flushed.Next})
+			require.Equal(t, tc.now, of(v.HasFlushed, v.Flushed))
 			l.answerAll() // a roll-back makes recovery due; it says where to start from
 			l.reopen()
 			v = l.at(0)
-			require.Equal(t, tc.later, flushed{v.HasReceived, v.Received.Next})
-			require.Equal(t, tc.later, flushed{v.HasFlushed, v.Flushed.Next})
+			require.Equal(t, tc.later, of(v.HasReceived, v.Received))
+			require.Equal(t, tc.later, of(v.HasFlushed, v.Flushed))
 			at, err := l.s.Timestamp()
 			require.NoError(t, err)
 			pos, ok := at.At(0)
-			require.Equal(t, tc.later, flushed{ok, pos.Next})
+			require.Equal(t, tc.later, of(ok, pos))
 			l.calm()
 		})
 	}
