@@ -312,7 +312,7 @@ func TestS28_ManyPartitionsAreWantedSlowly(t *testing.T) {
 func TestS29_LastBeginWakesWhoWaits(t *testing.T) {
 	for name, wait := range map[string]func(*ledger) error{
 		"a condition": func(l *ledger) error {
-			return l.s.When(l.t.Context(), View.Healthy, func(Tx[int]) error { return nil })
+			return l.s.When(l.t.Context(), View.Healthy, nothing)
 		},
 		"a merge": func(l *ledger) error {
 			o, err := l.book.Open(key("o"), OpenOptions[int]{Partitions: 1, Wanted: None})
@@ -387,7 +387,7 @@ func TestS35_PartitionTakenAwayAndGivenBack(t *testing.T) {
 			require.Equal(t, received, l.at(0).Received)
 			for _, pos := range []uint64{0, 5, 6, 15, 16, 99} {
 				l.deny(ErrStaleClaim, func() error { return old.Advance(next(pos)) })
-				l.deny(ErrStaleClaim, func() error { return old.Apply(next(pos), func(Tx[int]) error { return nil }) })
+				l.deny(ErrStaleClaim, func() error { return old.Apply(next(pos), nothing) })
 				l.deny(ErrStaleClaim, func() error { return l.s.AdvanceBatch([]Advance[int]{{old, next(pos)}}) })
 			}
 			l.deny(ErrStaleClaim, func() error { return old.End(HandOver) })

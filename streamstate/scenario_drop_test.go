@@ -13,7 +13,7 @@ import (
 // begunWith is the ledger "Begun" of a book with options.
 func begunWith(t *testing.T, o Options) *ledger {
 	l := &ledger{world: &world{t: t, book: NewBook[int](o)}}
-	t.Cleanup(func() { require.NoError(t, l.book.Close().Wait(context.Background())) })
+	t.Cleanup(func() { require.NoError(t, l.book.Close().Wait(t.Context())) })
 	l.open()
 	l.begin(1, Begin{Owner: "X", Term: 5})
 	l.begin(2, Begin{Owner: "X"})
@@ -43,8 +43,8 @@ func TestS14_DropsThatWaitForAFlush(t *testing.T) {
 				merge := l.book.Merge(o, l.s, nil, takePayload)
 				claim, session := l.a.Context(), l.s.Context()
 				got := make(chan error, 3)
-				go func() { got <- l.s.When(t.Context(), func(View) bool { return false }, nil) }()
-				go func() { got <- l.s.Flush(t.Context(), nil) }()
+				go func() { got <- l.s.When(t.Context(), func(View) bool { return false }, nothing) }()
+				go func() { got <- l.s.Flush(t.Context(), stored) }()
 				go func() { _, err := l.s.NextDue(t.Context()); got <- err }()
 				synctest.Wait()
 				require.Empty(t, got)
@@ -57,7 +57,7 @@ func TestS14_DropsThatWaitForAFlush(t *testing.T) {
 					require.ErrorIs(t, context.Cause(ctx), ErrDropped)
 				}
 				require.ErrorIs(t, merge.Err(), ErrDropped)
-				require.NoError(t, o.Flush(ends(), func(context.Context, Timestamp) error { return nil }), "nobody holds it")
+				require.NoError(t, o.Flush(ends(), stored), "nobody holds it")
 				drops := []*Handle{first, l.s.Drop(), l.book.Drop(key("a")), l.book.DropStream("maint"), l.book.Drop(key("a"))}
 				for _, h := range drops {
 					require.True(t, open(h), "the flush runs")
@@ -226,7 +226,7 @@ func TestS17_EventsBeforeTheOpenIsAnswered(t *testing.T) {
 	t.Run("a roll-back, and then the stop", func(t *testing.T) {
 		l := newLedger(t, true, "Begun")
 		require.NoError(t, l.s.Opened())
-		require.NoError(t, l.s.Flush(ends(), func(context.Context, Timestamp) error { return nil }))
+		require.NoError(t, l.s.Flush(ends(), stored))
 		l.begin(0, Begin{Owner: "C", Term: 9, MustRollBack: true, RollBackTo: next(3)})
 		l.reopen()
 		require.Equal(t, next(3), l.at(0).Received)
@@ -256,7 +256,7 @@ func TestS18_TimerWhileRecoveryIsAsked(t *testing.T) {
 				was, other := l.s.Fingerprint(), o.Fingerprint()
 				fires := func() {
 					l.deny(ErrPhase, func() error { _, err := l.s.StartFlush(); return err })
-					l.deny(ErrPhase, func() error { return l.s.Flush(ends(), nil) })
+					l.deny(ErrPhase, func() error { return l.s.Flush(ends(), stored) })
 					l.deny(ErrPhase, func() error { return l.book.Merge(l.s, o, nil, takePayload).Err() })
 					l.deny(ErrPhase, func() error { return l.book.Merge(o, l.s, nil, takePayload).Err() })
 					l.deny(ErrPhase, func() error { _, err := l.s.Hold(o); return err })

@@ -91,8 +91,8 @@ func TestS30_StopRacesWithEverything(t *testing.T) {
 			func() { _ = l.s.Drop().Wait(ctx) },
 			func() { _ = l.book.DropStream("maint").Wait(ctx) },
 			func() { _ = l.s.Unwant(0).Wait(ctx) },
-			func() { _ = l.s.When(ctx, func(View) bool { return false }, nil) },
-			func() { _ = l.s.Flush(ctx, func(context.Context, Timestamp) error { return nil }) },
+			func() { _ = l.s.When(ctx, func(View) bool { return false }, nothing) },
+			func() { _ = l.s.Flush(ctx, stored) },
 			func() { _ = l.a.End(HandOver) },
 			cancel,
 		} {
@@ -121,7 +121,7 @@ func TestS31_CallbackSeesWhatItsChangeHasDone(t *testing.T) {
 			require.NoError(t, merge.Wait(ends()), "what waited for it has been woken before")
 		case e.Kind == PhaseChanged && e.To == Gone && e.Key == key("holder"):
 			told++
-			require.NoError(t, freed.Flush(ends(), func(context.Context, Timestamp) error { return nil }))
+			require.NoError(t, freed.Flush(ends(), stored))
 		}
 	}})
 	from, err := l.book.Open(key("from"), OpenOptions[int]{Partitions: 1, Wanted: None})
@@ -194,7 +194,7 @@ func TestS31_CallbackBlocks(t *testing.T) {
 		require.NoError(t, l.a.Advance(next(12))) // the same key goes on
 		b := l.begin(0, Begin{Owner: "B"})
 		require.NoError(t, l.a.End(HandOver))
-		require.NoError(t, b.Apply(next(13), func(Tx[int]) error { return nil }))
+		require.NoError(t, b.Apply(next(13), nothing))
 		o, err := l.book.Open(key("o"), OpenOptions[int]{Partitions: 1}) // and so do others
 		require.NoError(t, err)
 		require.NoError(t, o.Drop().Wait(ends()))
@@ -225,9 +225,9 @@ func TestS31_CallbackBlocks(t *testing.T) {
 func TestS32_ContextEndsInTheMiddle(t *testing.T) {
 	quit := errors.New("the caller has lost patience")
 	waits := map[string]func(*ledger, context.Context) error{
-		"a condition": func(l *ledger, ctx context.Context) error { return l.s.When(ctx, View.Healthy, nil) },
+		"a condition": func(l *ledger, ctx context.Context) error { return l.s.When(ctx, View.Healthy, nothing) },
 		"due work":    func(l *ledger, ctx context.Context) error { _, err := l.s.NextDue(ctx); return err },
-		"a flush":     func(l *ledger, ctx context.Context) error { return l.s.Flush(ctx, nil) },
+		"a flush":     func(l *ledger, ctx context.Context) error { return l.s.Flush(ctx, stored) },
 		"a merge":     func(l *ledger, ctx context.Context) error { return l.book.Merge(l.o, l.s, nil, takePayload).Wait(ctx) },
 		"a release":   func(l *ledger, ctx context.Context) error { return l.s.Unwant(1).Wait(ctx) },
 		"an answer": func(l *ledger, ctx context.Context) error {
@@ -454,7 +454,7 @@ func TestS38_RevokedWhileRecoveryRuns(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, false, "Begun")
-			require.NoError(t, l.s.Flush(ends(), func(context.Context, Timestamp) error { return nil }))
+			require.NoError(t, l.s.Flush(ends(), stored))
 			reopen := m(l)
 			h := l.s.Unwant(0)
 			reopen()

@@ -50,7 +50,7 @@ func TestS19_HoldersThatReleaseAndThatDie(t *testing.T) {
 					}
 					got := make(chan error, 1)
 					go func() {
-						got <- l.s.Flush(t.Context(), func(context.Context, Timestamp) error { return nil })
+						got <- l.s.Flush(t.Context(), stored)
 					}()
 					steps := []func() error{holds[0].Release, func() error { return dies(l, holders[1]) }}
 					if order == "death first" {
@@ -202,7 +202,7 @@ func TestS22_TargetBelowWhatIsFlushed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, false, "Begun")
-			require.NoError(t, l.s.Flush(ends(), func(context.Context, Timestamp) error { return nil }))
+			require.NoError(t, l.s.Flush(ends(), stored))
 			require.NoError(t, l.a.Advance(next(15)))
 			lower(l)
 			was, ok := l.at(0).Flushed, l.at(0).HasFlushed
@@ -217,7 +217,7 @@ func TestS22_TargetBelowWhatIsFlushed(t *testing.T) {
 			require.NoError(t, l.s.When(ends(), func(v View) bool { // nobody waits for a number that will not come
 				p, _ := v.Received().At(0)
 				return p.Next >= target.Next
-			}, func(Tx[int]) error { return nil }))
+			}, nothing))
 			l.calm()
 		})
 	}
@@ -226,7 +226,7 @@ func TestS22_TargetBelowWhatIsFlushed(t *testing.T) {
 // Seen red with mutants/S33-zero.patch.
 func TestS33_NeverZeroAndRolledBack(t *testing.T) {
 	flush := func(l *ledger) {
-		require.NoError(t, l.s.Flush(ends(), func(context.Context, Timestamp) error { return nil }))
+		require.NoError(t, l.s.Flush(ends(), stored))
 	}
 	type flushed struct {
 		has bool

@@ -13,6 +13,10 @@ import (
 // errAsked is why a scenario stops a session.
 var errAsked = errors.New("recovery asked")
 
+// nothing is a transaction that changes nothing, and stored a flush that succeeds.
+func nothing(Tx[int]) error                   { return nil }
+func stored(context.Context, Timestamp) error { return nil }
+
 // succeed are the ways in which a session is followed by another one of its key.
 var succeed = map[string]func(*ledger){
 	"reopened":     (*ledger).reopen,
@@ -127,7 +131,7 @@ func (l *ledger) calm() {
 	}
 	d := l.s.Dump()
 	require.True(l.t, d.Healthy, "%v", d)
-	require.NoError(l.t, l.s.Flush(ends(), func(context.Context, Timestamp) error { return nil }))
+	require.NoError(l.t, l.s.Flush(ends(), stored))
 	d = l.s.Dump()
 	require.Zero(l.t, d.Waiting+d.Merges+len(d.Tickets)+d.Holds, "%v", d)
 	require.NoError(l.t, l.s.Read(func(tx ReadTx[int]) error {

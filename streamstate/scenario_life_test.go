@@ -16,7 +16,7 @@ func TestS11_WhatSurvivesRecoveryAndADrop(t *testing.T) {
 	worn := func(t *testing.T) *ledger { // a session with a past
 		l := newLedger(t, false, "Begun")
 		require.NoError(t, l.s.Update(func(tx Tx[int]) error { return tx.SetPayload(7) }))
-		require.NoError(t, l.s.Flush(ends(), func(context.Context, Timestamp) error { return nil }))
+		require.NoError(t, l.s.Flush(ends(), stored))
 		require.NoError(t, l.a.Advance(Position{Next: 15, Branch: 3}))
 		require.NoError(t, l.s.Unwant(2).Err())
 		require.NoError(t, l.begin(1, Begin{Owner: "Y", Term: 9}).Fence(nil))

@@ -1,7 +1,6 @@
 package streamstate
 
 import (
-	"context"
 	"errors"
 	"testing"
 
@@ -191,7 +190,7 @@ func TestS20_TargetGoesAwayBeforeTheLook(t *testing.T) {
 			}
 			require.ErrorIs(t, h.Err(), ErrDropped)
 			require.Equal(t, was, from.Fingerprint())
-			require.NoError(t, from.Flush(ends(), func(context.Context, Timestamp) error { return nil }))
+			require.NoError(t, from.Flush(ends(), stored))
 		}
 		require.NoError(t, book.Close().Wait(ends()))
 	}

@@ -230,7 +230,7 @@ func lateEvents(l *ledger, s *Session[int], c *Claim[int], o *Session[int]) map[
 		"unwant":      func() error { return s.Unwant(0).Err() },
 		"next due":    func() error { _, err := s.NextDue(ends()); return err },
 		"start flush": func() error { _, err := s.StartFlush(); return err },
-		"flush":       func() error { return s.Flush(ends(), func(context.Context, Timestamp) error { return nil }) },
+		"flush":       func() error { return s.Flush(ends(), stored) },
 		"hold":        func() error { _, err := s.Hold(o); return err },
 		"be held":     func() error { _, err := o.Hold(s); return err },
 		"merge":       func() error { return l.book.Merge(s, o, nil, takePayload).Err() },
