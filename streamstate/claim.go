@@ -54,7 +54,9 @@ func (c *Claim[P]) Apply(pos Position, fn func(Tx[P]) error) error {
 			return err // or it is where it was
 		}
 		if pos.Next > p.received.Next {
-			e.set = false
+			if e.set { // by a function that panicked
+				e.discard()
+			}
 			if err := fn(Tx[P]{ReadTx[P]{View{&e.record, e.tx.Load()}, e}}); err != nil {
 				return e.fail(k, err)
 			}

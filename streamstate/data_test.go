@@ -310,6 +310,8 @@ func TestNoFunction(t *testing.T) {
 		func(context.Context, int) (int, error) { return 0, nil }, func(Tx[int], int) error { return nil }
 	for name, err := range map[string]func() error{
 		"apply":          func() error { return l.a.Apply(next(99), nil) },
+		"apply known":    func() error { return l.a.Apply(next(10), nil) },
+		"apply below":    func() error { return l.a.Apply(next(0), nil) },
 		"apply batch":    func() error { return l.s.ApplyBatch(nil, nil) },
 		"read":           func() error { return l.s.Read(nil) },
 		"update":         func() error { return l.s.Update(nil) },
@@ -326,4 +328,21 @@ func TestNoFunction(t *testing.T) {
 	}
 	require.NoError(t, l.s.Stop(nil).Err())
 	l.deny(ErrPhase, func() error { return l.s.Update(nil) })
+}
+
+// TestApplyAfterPanic has nothing left of what a function set before it panicked.
+func TestApplyAfterPanic(t *testing.T) {
+	l := newLedger(t, false, "Begun")
+	require.Panics(t, func() {
+		_ = l.a.Apply(next(11), func(tx Tx[int]) error { // it does not return
+			require.NoError(t, tx.SetPayload(7))
+			panic("on purpose")
+		})
+	})
+	require.NoError(t, l.a.Apply(next(11), func(Tx[int]) error { return nil }))
+	require.NoError(t, l.s.Read(func(tx ReadTx[int]) error {
+		p, err := tx.Payload()
+		require.Zero(t, p)
+		return err
+	}))
 }
