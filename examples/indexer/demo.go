@@ -20,8 +20,8 @@ const (
 	demoRecords = 30_000
 	demoGroup   = "demo"
 	demoLimit   = 40 * time.Second
-	demoSession = time.Second          // so that the death of an instance is noticed soon
-	demoDelay   = 5 * time.Millisecond // for each batch, so that work is under way whenever a partition moves
+	demoSession = 2500 * time.Millisecond // so that the death of an instance is noticed soon
+	demoDelay   = 5 * time.Millisecond    // for each batch, so that work is under way whenever a partition moves
 )
 
 // demo shows several instances whose partitions are moved about, and proves that their indexes are right.

@@ -31,7 +31,8 @@ func (n *node) options() []kgo.Opt {
 		kgo.ConsumeTopics(slices.Sorted(maps.Keys(n.cfg.indexes))...),
 		kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.SessionTimeout(n.cfg.sessionTimeout),
-		kgo.HeartbeatInterval(n.cfg.sessionTimeout / 8),
+		kgo.HeartbeatInterval(n.cfg.sessionTimeout / 16),
+		kgo.RebalanceTimeout(6 * n.cfg.sessionTimeout),
 		kgo.DisableAutoCommit(),    // the position is the store's, in the same transaction as the entries
 		kgo.BlockRebalanceOnPoll(), // what was polled belongs to the claim that is found for it
 		kgo.KeepControlRecords(),   // a log that ends with one is indexed up to its end

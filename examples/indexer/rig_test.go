@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -90,7 +89,7 @@ func (p *pond) rig(dir string, change func(*config)) *rig {
 	p.t.Helper()
 	cfg, err := parse([]string{
 		"-brokers", strings.Join(p.cluster.ListenAddrs(), ","), "-index", p.topic.name + "=" + strings.Join(p.topic.fields, ","), "-dir", dir,
-		"-listen", "127.0.0.1:0", "-session-timeout", "800ms", "-flush-every", "1h",
+		"-listen", "127.0.0.1:0", "-session-timeout", "3s", "-flush-every", "1h",
 	}, io.Discard)
 	require.NoError(p.t, err)
 	if change != nil {
@@ -106,7 +105,7 @@ func (p *pond) rig(dir string, change func(*config)) *rig {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(p.t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(p.t, err)
-	n, err := startNode(limited(p.t), cfg, ln, log.New(p.t.Output(), "", 0), debugLog(p.t))
+	n, err := startNode(limited(p.t), cfg, ln, log.New(p.t.Output(), "", 0), slog.New(slog.DiscardHandler))
 	require.NoError(p.t, err)
 	r := &rig{node: n, pond: p}
 	p.t.Cleanup(r.end)
@@ -244,11 +243,4 @@ func (r *rig) get(path string, status int, v any) {
 	if v != nil {
 		require.NoError(r.pond.t, jsonInto(body, v), "%s: %s", path, body)
 	}
-}
-
-func debugLog(t *testing.T) *slog.Logger {
-	if os.Getenv("DBG") == "" {
-		return slog.New(slog.DiscardHandler)
-	}
-	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
