@@ -50,5 +50,4 @@ func TestShow(t *testing.T) {
 	require.Equal(t, uint64(5), v.Done)
 	require.Zero(t, v.Behind)
 	require.True(t, strings.HasPrefix(a.statusLine(v), "1 partitions, generation 1 | 5 records, 0 behind"), a.statusLine(v))
-
 }
