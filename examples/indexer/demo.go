@@ -87,7 +87,7 @@ func (s *show) say(format string, args ...any) {
 
 // acts are the story.
 func (s *show) acts() error {
-	for _, act := range []func() error{s.build, s.join, s.die, s.recreate, s.comeBack, s.goAway, s.compact, s.settle, s.disks, s.restart, s.tell} {
+	for _, act := range []func() error{s.build, s.join, s.die, s.recreate, s.comeBack, s.faults, s.goAway, s.compact, s.settle, s.disks, s.restart, s.tell} {
 		if err := s.ctx.Err(); err != nil {
 			return err
 		}

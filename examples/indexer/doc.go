@@ -19,12 +19,18 @@
 // OnPartitionsLost is Unwant. The leader epoch of a record is the branch of the position after it. A new id is Drop and
 // Open; a group that has begun anew (its generations as well) is Stop and Reopen.
 //
+// What the client heals by itself (a leader that moves, a broker that is lost) is none of the book's business. What it does
+// not heal ends the claim as failed, and repair.Stream takes over: a partition that is faulted at its broker is fetched again
+// from what is received, under a new claim; should that not last, the topic is subscribed to anew. A topic that has another
+// life, or a log that does not go together with what is indexed, takes another subscription at once.
+//
 // # Parts
 //
 // node.go starts and stops an instance, group.go has the callbacks of the group, follow.go polls, decodes and applies,
-// flush.go commits. The memtable (memtable.go) is the payload of a session; the store (store.go, scan.go) is a bbolt file.
-// query.go, http.go and lookup.go answer; value.go and decode.go make entries of records. generate.go has the broker and the
-// data set that are used without -brokers; demo.go, child.go and verify.go are the demonstration.
+// flush.go commits, repair.go is the source that a session's driver of repair asks. The memtable (memtable.go) is the payload
+// of a session; the store (store.go, scan.go) is a bbolt file. query.go, http.go and lookup.go answer; value.go and decode.go
+// make entries of records. generate.go has the broker and the data set that are used without -brokers; demo.go,
+// demo_faults.go, child.go and verify.go are the demonstration.
 //
 // # Concurrency
 //
@@ -36,8 +42,7 @@
 //
 // # What it leaves out
 //
-// Nothing drives the repair that a session may ask for (Session.NextDue): each partition is begun when it is assigned, and a
-// topic that cannot be fetched is given up and subscribed to anew. Retention deletes records, not entries: only a tombstone or
+// What a recovery takes back is indexed anew, not in part. Retention deletes records, not entries: only a tombstone or
 // a later record of the same key does. Numbers are indexed as float64. A tombstone must be read before the brokers remove it
 // (delete.retention.ms), so an instance must not be away for longer and come back on its old store.
 package main

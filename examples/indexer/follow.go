@@ -40,7 +40,7 @@ func (n *node) poll() {
 				return
 			}
 		}
-		fetches := n.cl.PollRecords(n.polling, maxPoll)
+		fetches := n.cl.PollRecords(n.pollContext(), maxPoll)
 		if n.polling.Err() != nil || fetches.IsClientClosed() {
 			n.cl.AllowRebalance()
 			return
@@ -48,9 +48,12 @@ func (n *node) poll() {
 		// No assignment can change between the poll and the end of deal, so what was polled belongs to the claims that it finds.
 		sick := n.fetchErrors(fetches)
 		queued += n.deal(fetches, sick)
+		n.restartAsked()
 		n.cl.AllowRebalance()
-		for name := range sick {
-			n.renewTopic(name)
+		for name, is := range sick {
+			if is {
+				n.renewTopic(name)
+			}
 		}
 	}
 }
@@ -74,7 +77,6 @@ func (n *node) deal(fetches kgo.Fetches, sick map[string]bool) (queued int) {
 				if first := uint64(max(fp.LogStartOffset, 0)); first > f.polled && !f.fresh {
 					n.log.Printf("%s/%d: records from %d to %d were deleted before they were read; it is indexed anew", ft.Topic, fp.Partition, f.polled, first)
 					n.cutLocked(ft.Topic, fp.Partition)
-					sick[ft.Topic] = true
 				}
 				f.end, f.polled, f.fresh = max(f.end, uint64(max(fp.LastStableOffset, 0))), uint64(fp.Records[len(fp.Records)-1].Offset+1), false
 				n.queueOf(t, fp.Partition) <- &parcel{f.claim, t, fp.Records}
@@ -104,31 +106,29 @@ func (n *node) fetchErrors(fetches kgo.Fetches) map[string]bool {
 			return
 		case errors.As(err, &loss):
 			n.log.Printf("%s/%d: the log was cut below what is indexed: %v; the partition is indexed anew", name, p, err)
-			n.cut(name, p)
+			sick[name] = sick[name] || !n.cut(name, p)
 		default:
-			n.log.Printf("%s/%d: cannot fetch: %v; the topic is subscribed to anew", name, p, err)
+			n.cl.PauseFetchPartitions(map[string][]int32{name: {p}}) // nothing is to be fetched for a claim that has ended
+			n.mu.Lock()
+			sick[name] = sick[name] || !n.faulted(name, p, lostFor(err), err)
+			n.mu.Unlock()
 		}
-		sick[name] = true
 	})
 	return sick
 }
 
 // cut ends the claim of a partition whose log was cut, so that nothing of the new log is applied on top of the old, and has
 // what is in the store of it dropped before it begins again.
-func (n *node) cut(name string, p int32) {
+func (n *node) cut(name string, p int32) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.cutLocked(name, p)
+	return n.cutLocked(name, p)
 }
 
 // +checklocks:n.mu
-func (n *node) cutLocked(name string, p int32) {
+func (n *node) cutLocked(name string, p int32) bool {
 	n.wipe[name] = append(n.wipe[name], p)
-	if t := n.topics[name]; t != nil && t.follows[p] != nil {
-		if err := t.follows[p].claim.End(streamstate.Failed); err != nil {
-			n.slog.Debug("cut", "topic", name, "partition", p, "err", err)
-		}
-	}
+	return n.faulted(name, p, true, errCut)
 }
 
 // work decodes and applies until the queue is closed. A claim that has ended meanwhile refuses what was polled for it: late

@@ -57,6 +57,7 @@ func backoff(tries int) time.Duration { return min(50*time.Millisecond<<min(trie
 // generation is the term. The group waits for it.
 func (n *node) onAssigned(ctx context.Context, cl *kgo.Client, added map[string][]int32) {
 	member, generation := cl.GroupMetadata()
+	cl.ResumeFetchPartitions(added) // one may have failed before
 	n.mu.Lock()
 	n.generation = generation
 	for name, ps := range added {
@@ -188,6 +189,10 @@ func (n *node) open(name string, id topicID, partitions int) (*topic, error) {
 	t.session, err = n.book.Open(streamstate.Key{Stream: n.cfg.group, Keyspace: id.String()}, streamstate.OpenOptions[*memtable]{
 		Partitions: partitions, Wanted: streamstate.None, Restart: restart, Payload: newMemtable(),
 	})
+	if err == nil {
+		s := t.session
+		n.drivers.Go(func() { n.repairer(t, s) })
+	}
 	return t, err
 }
 
@@ -263,7 +268,7 @@ func (n *node) startOf(ctx context.Context, t *topic, p int32, logs map[int32]bo
 func (n *node) begin(ctx context.Context, t *topic, p int32, at start, member string, generation int32) error {
 	how := streamstate.Begin{Owner: member, Term: uint64(generation), From: at.from}
 	c, err := claimOf(t.session, p, how)
-	if errors.Is(err, streamstate.ErrStaleTerm) {
+	if errors.Is(err, streamstate.ErrStaleTerm) || errors.Is(err, streamstate.ErrPhase) { // or a recovery has stopped the session
 		if err = n.reopen(ctx, t); err == nil {
 			c, err = claimOf(t.session, p, how)
 		}
@@ -306,6 +311,7 @@ func (n *node) reopen(ctx context.Context, t *topic) error {
 	if err != nil {
 		return err
 	}
+	n.drivers.Go(func() { n.repairer(t, s) })
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	t.session, t.follows, t.leaving = s, make(map[int32]*follow), make(map[int32]*streamstate.Handle)
@@ -330,6 +336,9 @@ func (n *node) left(ctx context.Context, t *topic, p int32) error {
 		}
 		return err
 	})
+	if errors.Is(err, streamstate.ErrPhase) { // a recovery has stopped the session: its memtable is used no more
+		err = nil
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(t.leaving, p)

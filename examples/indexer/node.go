@@ -60,7 +60,11 @@ type node struct {
 	pollers sync.WaitGroup // poll and renew
 	workers sync.WaitGroup
 	serving sync.WaitGroup // the flusher and the HTTP server
-	http    *http.Server
+	drivers sync.WaitGroup // of repair, one for each session
+
+	restarts chan restarting // for the goroutine that polls
+	repairs  atomic.Int64    // steps of repair that were begun
+	http     *http.Server
 
 	failOnce sync.Once
 	failed   chan struct{} // closed when it cannot go on
@@ -87,6 +91,9 @@ type node struct {
 	generation int32
 	// +checklocks:mu
 	odd odd
+	// wake ends the present poll.
+	// +checklocks:mu
+	wake func()
 	// +checklocks:mu
 	foreign int // records of a topic or partition that is not followed
 }
@@ -114,6 +121,7 @@ type follow struct {
 
 	polled uint64 // up to where it was polled
 	fresh  bool   // it began from nothing, and nothing was polled yet
+	lost   bool   // it has failed, and only another subscription can bring it back
 }
 
 // startNode joins the group and serves on ln.
@@ -124,8 +132,8 @@ func startNode(ctx context.Context, cfg config, ln net.Listener, logger *log.Log
 		freed:   make(chan int, maxQueued+maxPoll),
 		renew:   make(chan string, len(cfg.indexes)),
 		failed:  make(chan struct{}),
-		changed: make(chan struct{}),
-		topics:  make(map[string]*topic), assigned: make(map[string]map[int32]bool),
+		changed: make(chan struct{}), wake: func() {}, restarts: make(chan restarting, 64),
+		topics: make(map[string]*topic), assigned: make(map[string]map[int32]bool),
 		renewing: make(map[string]bool), renewed: make(map[string]time.Time), wipe: make(map[string][]int32),
 		generation: -1,
 	}
@@ -204,6 +212,7 @@ func (n *node) stop() error {
 		n.asks.Close()
 	}
 	err = errors.Join(err, n.book.Close().Wait(ctx), n.store.close())
+	n.drivers.Wait()
 	n.peers.CloseIdleConnections()
 	select {
 	case <-n.failed:

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/staleproof/staleproof/streamstate"
+)
+
+// fault has the broker answer fetches of partition 0 with an error that no client heals, as long as holds says so. The
+// channel is closed when it has done so.
+func (p *pond) fault(holds func() bool) <-chan struct{} {
+	done, once := make(chan struct{}), sync.Once{}
+	faultPartition(p.cluster, p.topic.name, 0, func() bool {
+		if !holds() {
+			return false
+		}
+		once.Do(func() { close(done) })
+		return true
+	})
+	return done
+}
+
+// claims are those of the topic's partitions.
+func (r *rig) claims() map[int32]*claim {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make(map[int32]*claim)
+	for p, f := range r.topics[r.pond.topic.name].follows {
+		all[p] = f.claim
+	}
+	return all
+}
+
+// TestPartitionFaultedAtTheBroker: it is fetched again from what is received, under a new claim; the others go on.
+func TestPartitionFaultedAtTheBroker(t *testing.T) {
+	p := newPond(t, 2)
+	p.things(20)
+	a := p.rig(t.TempDir(), nil)
+	p.settle(a)
+	p.caughtUp(a)
+	former := a.claims()
+	var once atomic.Bool
+	<-p.fault(func() bool { return once.CompareAndSwap(false, true) })
+	p.write(0, `late {"color":"red"}`)
+	p.write(1, `late {"color":"blue"}`)
+	p.caughtUp(a)
+	p.requireLog(a)
+	now := a.claims()
+	require.NotSame(t, former[0], now[0])
+	require.Same(t, former[1], now[1])
+	require.Equal(t, int64(1), a.repairs.Load(), "one restart")
+	require.Equal(t, int64(42), a.applied.Load(), "each record once")
+}
+
+// TestPartitionStaysFaulted: the ladder climbs to another subscription, and all is indexed once the broker has recovered.
+func TestPartitionStaysFaulted(t *testing.T) {
+	p := newPond(t, 2)
+	p.things(20)
+	var a *rig
+	a = p.rig(t.TempDir(), nil)
+	p.settle(a)
+	p.caughtUp(a)
+	former := a.claims()
+	<-p.fault(func() bool { return a.repairs.Load() < 3 }) // a restart, another one, a resubscribe
+	p.write(0, `late {"color":"red"}`)
+	p.until("another subscription", func() bool { now := a.claims()[1]; return now != nil && now != former[1] })
+	p.settle(a)
+	p.caughtUp(a)
+	p.requireLog(a)
+}
+
+// TestLeaderMovesAndBrokerIsLost: the client follows by itself, and no repair begins.
+func TestLeaderMovesAndBrokerIsLost(t *testing.T) {
+	p := newPond(t, 2)
+	var nodes []int32
+	for range 2 {
+		id, _, err := p.cluster.AddNode(-1, 0)
+		require.NoError(t, err)
+		nodes = append(nodes, id)
+	}
+	noCut(p.cluster)
+	p.things(20)
+	a := p.rig(t.TempDir(), nil)
+	p.settle(a)
+	p.caughtUp(a)
+	former := a.claims()
+	require.NoError(t, p.cluster.MoveTopicPartition(p.topic.name, 0, nodes[0]))
+	p.write(0, `moved {"color":"red"}`)
+	p.caughtUp(a)
+	require.NoError(t, p.cluster.MoveTopicPartition(p.topic.name, 0, nodes[1]))
+	require.NoError(t, p.cluster.RemoveNode(nodes[0]))
+	p.write(0, `lost {"color":"red"}`)
+	p.caughtUp(a)
+	p.requireLog(a)
+	for i, c := range a.claims() {
+		require.Same(t, former[i], c)
+	}
+	require.Zero(t, a.repairs.Load())
+}
+
+// TestRecovery: a claim that must go back to nothing has the session stopped and read again from what is committed.
+func TestRecovery(t *testing.T) {
+	p := newPond(t, 2)
+	p.things(20)
+	a := p.rig(t.TempDir(), nil)
+	p.settle(a)
+	p.caughtUp(a)
+	require.NoError(t, a.flushAll(limited(t)))
+	p.write(0, `late {"color":"red"}`)
+	p.caughtUp(a)
+	former := a.claims()[0]
+	s := former.Session()
+	require.NoError(t, former.End(streamstate.HandOver))
+	_, err := s.Begin(0, streamstate.Begin{Owner: "another", MustRollBack: true, RollBackTo: streamstate.Position{}})
+	require.NoError(t, err)
+	p.until("the next session has begun", func() bool {
+		now := a.claims()[0]
+		return now != nil && now.Session() != s
+	})
+	p.settle(a)
+	p.caughtUp(a)
+	p.requireLog(a)
+	require.Equal(t, []int{0, 20}, a.froms(), "what is committed and need not be taken back is not read again")
+	require.ErrorIs(t, former.Advance(streamstate.Position{Next: 99}), streamstate.ErrStaleSession)
+}
