@@ -60,8 +60,7 @@ func TestPartitionFaultedAtTheBroker(t *testing.T) {
 func TestPartitionStaysFaulted(t *testing.T) {
 	p := newPond(t, 2)
 	p.things(20)
-	var a *rig
-	a = p.rig(t.TempDir(), nil)
+	a := p.rig(t.TempDir(), nil)
 	p.settle(a)
 	p.caughtUp(a)
 	former := a.claims()
