@@ -49,24 +49,24 @@ func faultPartition(c *kfake.Cluster, name string, partition int32, holds func()
 	})
 }
 
-// repairs is how many steps of repair the instances that live have begun, and how many records they have applied.
-func (s *show) repairs() (steps, applied int64, err error) {
+// repairs is how many steps of repair of a topic the instances that live have begun, and how many records they have applied.
+func (s *show) repairs(name string) (steps, applied int64, err error) {
 	for _, c := range s.children {
 		v, err := c.status(s.ctx)
 		if err != nil {
 			return 0, 0, err
 		}
-		steps, applied = steps+v.Repairs, applied+v.Applied
+		steps, applied = steps+v.Repairs[name], applied+v.Applied
 	}
 	return steps, applied, nil
 }
 
 // until asks the instances until something holds.
-func (s *show) until(what string, holds func(steps, applied int64) bool) error {
+func (s *show) until(what, name string, holds func(steps, applied int64) bool) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		steps, applied, err := s.repairs()
+		steps, applied, err := s.repairs(name)
 		if err != nil || holds(steps, applied) {
 			return err
 		}
@@ -80,11 +80,11 @@ func (s *show) until(what string, holds func(steps, applied int64) bool) error {
 
 // faults shows what repair is for, and what it is not for.
 func (s *show) faults() error {
-	before, applied, err := s.repairs()
+	g := dataset[0]
+	before, applied, err := s.repairs(g.name)
 	if err != nil {
 		return err
 	}
-	g := dataset[0]
 	noCut(s.cluster)
 	for _, p := range s.cluster.PartitionInfos(g.name) {
 		to := (p.Leader + 1) % 3
@@ -92,10 +92,10 @@ func (s *show) faults() error {
 			return err
 		}
 	}
-	if err := s.until("the instances go on", func(_, now int64) bool { return now > applied+int64(s.size/10) }); err != nil {
+	if err := s.until("the instances go on", g.name, func(_, now int64) bool { return now > applied+int64(s.size/10) }); err != nil {
 		return err
 	}
-	after, _, err := s.repairs()
+	after, _, err := s.repairs(g.name)
 	switch {
 	case err != nil:
 		return err
@@ -108,11 +108,11 @@ func (s *show) faults() error {
 	var fetches atomic.Int64
 	faulty.Store(true)
 	faultPartition(s.cluster, g.name, 0, func() bool { return faulty.Load() && fetches.Add(1)%3 == 0 })
-	err = s.until("the fault is noticed", func(now, _ int64) bool { return now > before })
+	err = s.until("the fault is noticed", g.name, func(now, _ int64) bool { return now > before })
 	faulty.Store(false)
 	if err != nil {
 		return err
 	}
-	s.say("partition 0 of %s was FAULTED at its broker: it is fetched again under a new claim, and what was polled for the old one is refused", g.name)
+	s.say("partition 0 of %s was FAULTED at its broker: the ladder has it fetched again, under a new claim", g.name)
 	return nil
 }

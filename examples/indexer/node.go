@@ -63,7 +63,6 @@ type node struct {
 	drivers sync.WaitGroup // of repair, one for each session
 
 	restarts chan restarting // for the goroutine that polls
-	repairs  atomic.Int64    // steps of repair that were begun
 	http     *http.Server
 
 	failOnce sync.Once
@@ -91,6 +90,9 @@ type node struct {
 	generation int32
 	// +checklocks:mu
 	odd odd
+	// repairs are the steps of repair that were begun, by topic.
+	// +checklocks:mu
+	repairs map[string]int64
 	// wake ends the present poll.
 	// +checklocks:mu
 	wake func()
@@ -132,7 +134,7 @@ func startNode(ctx context.Context, cfg config, ln net.Listener, logger *log.Log
 		freed:   make(chan int, maxQueued+maxPoll),
 		renew:   make(chan string, len(cfg.indexes)),
 		failed:  make(chan struct{}),
-		changed: make(chan struct{}), wake: func() {}, restarts: make(chan restarting, 64),
+		changed: make(chan struct{}), wake: func() {}, repairs: make(map[string]int64), restarts: make(chan restarting, 64),
 		topics: make(map[string]*topic), assigned: make(map[string]map[int32]bool),
 		renewing: make(map[string]bool), renewed: make(map[string]time.Time), wipe: make(map[string][]int32),
 		generation: -1,

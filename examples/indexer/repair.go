@@ -66,7 +66,9 @@ func (n *node) rollBack(t *topic, to streamstate.Timestamp) error {
 func (n *node) onRepair(t *topic, e repair.StreamEvent) {
 	n.slog.Debug("repair", "topic", t.name, "event", e.Kind, "work", e.Work, "partition", e.Partition, "attempt", e.Attempt, "err", e.Err)
 	if e.Kind == repair.StreamEscalated || e.Kind == repair.StreamAsked && e.Attempt == 1 {
-		n.repairs.Add(1)
+		n.mu.Lock()
+		n.repairs[t.name]++
+		n.mu.Unlock()
 		n.log.Printf("topic %s: repair: %s of %s", t.name, e.Work, nameOfPart(e.Partition))
 	}
 }

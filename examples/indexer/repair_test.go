@@ -35,6 +35,9 @@ func (r *rig) claims() map[int32]*claim {
 	return all
 }
 
+// steps is how many steps of repair it has begun.
+func (r *rig) steps() int64 { return r.view().Repairs[r.pond.topic.name] }
+
 // TestPartitionFaultedAtTheBroker: it is fetched again from what is received, under a new claim; the others go on.
 func TestPartitionFaultedAtTheBroker(t *testing.T) {
 	p := newPond(t, 2)
@@ -52,7 +55,7 @@ func TestPartitionFaultedAtTheBroker(t *testing.T) {
 	now := a.claims()
 	require.NotSame(t, former[0], now[0])
 	require.Same(t, former[1], now[1])
-	require.Equal(t, int64(1), a.repairs.Load(), "one restart")
+	require.Equal(t, int64(1), a.steps(), "one restart")
 	require.Equal(t, int64(42), a.applied.Load(), "each record once")
 }
 
@@ -64,7 +67,7 @@ func TestPartitionStaysFaulted(t *testing.T) {
 	p.settle(a)
 	p.caughtUp(a)
 	former := a.claims()
-	<-p.fault(func() bool { return a.repairs.Load() < 3 }) // a restart, another one, a resubscribe
+	<-p.fault(func() bool { return a.steps() < 3 }) // a restart, another one, a resubscribe
 	p.write(0, `late {"color":"red"}`)
 	p.until("another subscription", func() bool { now := a.claims()[1]; return now != nil && now != former[1] })
 	p.settle(a)
@@ -98,7 +101,7 @@ func TestLeaderMovesAndBrokerIsLost(t *testing.T) {
 	for i, c := range a.claims() {
 		require.Same(t, former[i], c)
 	}
-	require.Zero(t, a.repairs.Load())
+	require.Zero(t, a.steps())
 }
 
 // TestRecovery: a claim that must go back to nothing has the session stopped and read again from what is committed.

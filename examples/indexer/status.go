@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -34,7 +35,7 @@ type view struct {
 	Behind     uint64            `json:"behind"`
 	Partitions []partAnswer      `json:"partitions"`
 	Refused    map[string]uint64 `json:"refused"` // by reason
-	Repairs    int64             `json:"repairs"` // steps of repair that were begun
+	Repairs    map[string]int64  `json:"repairs"` // steps that were begun, by topic
 	Foreign    int               `json:"foreign_records"`
 	Odd        string            `json:"odd_records,omitempty"`
 }
@@ -49,7 +50,7 @@ func (n *node) view() view {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	v.Repairs = n.repairs.Load()
+	v.Repairs = maps.Clone(n.repairs)
 	v.Generation, v.Foreign, v.Odd = n.generation, n.foreign, n.odd.String()
 	for t, at := range received {
 		for p, f := range t.follows {
