@@ -164,7 +164,7 @@ var scopes = []scope{
 	},
 	{
 		name: "repair", keys: 1, parts: 2, owners: []string{"A"}, begins: []Begin{{}}, opens: []OpenOptions[int]{{}},
-		without: []uint8{mvHandOver},
+		without: []uint8{mvHandOver, mvAbandon, mvSessionAbandon},
 	},
 	{
 		name: "pairs", keys: 2, parts: 1, owners: []string{"A"}, begins: []Begin{{}}, opens: []OpenOptions[int]{{}}, holds: 2, most: 2,

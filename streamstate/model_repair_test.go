@@ -17,6 +17,7 @@ type mWork struct {
 	part     int
 	tries    int // of the partition, before it
 	accepted bool
+	names    [mParts]bool // recover: where Restart has a position
 }
 
 // due is what repair must do now, as the documents say it.
@@ -91,6 +92,7 @@ func (m *model) takeSession(k *mKey, kind workKind, w Work) {
 			}
 			if p.wanted {
 				requireAt(m.t, w.(*RecoverTicket).Restart(), i, at)
+				k.ticket.names[i] = at != nil
 			}
 		}
 		return

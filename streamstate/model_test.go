@@ -283,12 +283,17 @@ func (m *model) release() {
 		return
 	}
 	if p.ends(l) {
-		p.giveUp()
+		l.s.k.giveUp(l.part)
 	}
 	m.released(p, h)
 }
 
-func (p *mPart) giveUp() {
+// giveUp forgets a partition; a recovery that was to begin from where it was is not asked for any more.
+func (k *mKey) giveUp(i int) {
+	p := &k.parts[i]
+	if k.ticket != nil && k.ticket.names[i] {
+		k.ticket = nil
+	}
 	if len(p.live) > 0 {
 		p.last = p.live
 	}
@@ -382,7 +387,7 @@ func (m *model) unwant() {
 		return
 	}
 	if p.wanted && k.usable() {
-		p.giveUp()
+		k.giveUp(i)
 	} else if p.wanted {
 		p.wanted, p.forget, p.broken = false, true, p.covered
 	}
