@@ -37,8 +37,9 @@ type Options struct {
 	MaxEvents int
 	// Logger gets a line for each event. Nil: silent.
 	Logger *slog.Logger
-	// Gap, if set, is called before each acquisition of a record's lock, with no lock held, on the goroutine that is about
-	// to acquire it. It is meant for tests, which let an adversary go first.
+	// Gap, if set, is called before each acquisition of a record's lock, once where two are acquired together, with no lock
+	// held, on the goroutine that is about to acquire it; but not before those that only take events off their queue. It is
+	// meant for tests, which let an adversary go first.
 	Gap func()
 }
 

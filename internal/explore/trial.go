@@ -87,6 +87,20 @@ func (x *Trial) Disturbed() bool {
 	return x.struck
 }
 
+// Steps is how many acquisitions were counted.
+func (x *Trial) Steps() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.steps
+}
+
+// WentAt tells whether the adversary has gone before that acquisition, from 0.
+func (x *Trial) WentAt(step int) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.struck && x.struckAt == step
+}
+
 // Watch has Call compare a fingerprint of what is under test.
 func (x *Trial) Watch(fingerprint func() uint64) {
 	x.mu.Lock()
