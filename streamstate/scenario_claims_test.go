@@ -2,6 +2,7 @@ package streamstate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -308,59 +309,6 @@ func TestS28_ManyPartitionsAreWantedSlowly(t *testing.T) {
 	})
 }
 
-// Seen red with mutants/S29-no-wake.patch.
-func TestS29_LastBeginWakesWhoWaits(t *testing.T) {
-	for name, wait := range map[string]func(*ledger) error{
-		"a condition": func(l *ledger) error {
-			return l.s.When(l.t.Context(), View.Healthy, nothing)
-		},
-		"a merge": func(l *ledger) error {
-			o, err := l.book.Open(key("o"), OpenOptions[int]{Partitions: 1, Wanted: None})
-			if err != nil {
-				return err
-			}
-			return l.book.Merge(o, l.s, nil, takePayload).Wait(l.t.Context())
-		},
-		"the recovery that a roll-back made due": func(l *ledger) error {
-			work, err := l.s.NextDue(l.t.Context())
-			if err == nil {
-				require.IsType(l.t, &RecoverTicket{}, work[0])
-			}
-			return err
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := newLedger(t, false, "Due") // a restart of 0 is out
-				require.NoError(t, l.begin(1, Begin{Owner: "X", Term: 6}).End(Failed))
-				second := take[*RestartTicket](l)
-				recovers := name == "the recovery that a roll-back made due"
-				if recovers {
-					l.begin(2, Begin{Owner: "R", MustRollBack: true, RollBackTo: next(1)})
-				}
-				got := make(chan error, 1)
-				go func() { got <- wait(l) }()
-				synctest.Wait()
-				at := time.Now()
-				require.NoError(t, l.rest.Accepted())
-				require.NoError(t, second.Pending())
-				l.begin(0, Begin{Owner: "A"})
-				synctest.Wait()
-				require.Empty(t, got, "one is missing")
-				l.begin(1, Begin{Owner: "X", Term: 6})
-				synctest.Wait()
-				require.Len(t, got, 1)
-				require.NoError(t, <-got)
-				require.Zero(t, time.Since(at), "at once, not at the next tick")
-				if recovers {
-					l.reopen()
-				}
-				l.calm()
-			})
-		})
-	}
-}
-
 // Seen red with mutants/S35-any-claim.patch.
 func TestS35_PartitionTakenAwayAndGivenBack(t *testing.T) {
 	for name, away := range map[string]func(*ledger) error{
@@ -370,7 +318,7 @@ func TestS35_PartitionTakenAwayAndGivenBack(t *testing.T) {
 		"its owner left": func(l *ledger) error { l.leaves("A"); return nil },
 		"failed":         func(l *ledger) error { return l.a.End(Failed) },
 		"replaced":       func(*ledger) error { return nil },
-		"fenced":         func(l *ledger) error { return both(l.a.Fence(nil), l.a.End(HandOver)) },
+		"fenced":         func(l *ledger) error { return errors.Join(l.a.Fence(nil), l.a.End(HandOver)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, false, "Begun")
