@@ -129,3 +129,26 @@ func TestRecovery(t *testing.T) {
 	require.Equal(t, []int{0, 20}, a.froms(), "what is committed and need not be taken back is not read again")
 	require.ErrorIs(t, former.Advance(streamstate.Position{Next: 99}), streamstate.ErrStaleSession)
 }
+
+// TestDeletedWhileItCannotBeFetched: the partition comes back, and records that had not been read are gone. A restart does not
+// do then: what is indexed does not go together with the log any more.
+func TestDeletedWhileItCannotBeFetched(t *testing.T) {
+	p := newPond(t, 1)
+	p.things(20)
+	a := p.rig(t.TempDir(), nil)
+	p.settle(a)
+	p.caughtUp(a)
+	require.NoError(t, a.flushAll(limited(t)))
+	var deleted atomic.Bool
+	<-p.fault(func() bool { return !deleted.Load() })
+	p.write(0, `thing-1 {"color":"unread"}`, `thing-2 {"color":"unread"}`, `thing-3 {"color":"read"}`)
+	require.NoError(t, p.cluster.DeleteRecords(p.topic.name, 0, 22))
+	deleted.Store(true)
+	p.caughtUp(a)
+	p.until("it is indexed anew", func() bool {
+		froms := a.froms()
+		return len(froms) == 1 && froms[0] == 0 && a.following()[0] == 23
+	})
+	p.requireLog(a)
+	require.Positive(t, a.steps())
+}
