@@ -48,6 +48,9 @@ func (c *core) activate(o ActivateOptions) error {
 }
 
 func (c *core) setPhase(to Activation, cause error) {
+	if to != Activating {
+		c.endAgreement(cause)
+	}
 	c.phase = to
 	c.stats.phase.Store(uint32(to))
 	c.fx.event(Event{Kind: ActivationChanged, Phase: to, Cause: cause})
@@ -133,8 +136,8 @@ func (c *core) checkHello(r int, h Hello) error {
 		return bad("BlockSize", h.BlockSize, c.lim.blockSize)
 	case h.Generation > c.generation:
 		return bad("Generation", h.Generation, fmt.Sprintf("at most %d", c.generation))
-	case c.phase == Activating && h.Generation == c.generation:
-		return bad("Generation", h.Generation, fmt.Sprintf("less than %d", c.generation))
+	case c.phase == Activating && h.Generation == c.generation && c.flushes == 0:
+		return bad("Generation", h.Generation, fmt.Sprintf("less than %d", c.generation)) // no reconciliation has left it
 	case h.Generation == c.generation && h.Flush > c.flushes:
 		return bad("Flush", h.Flush, fmt.Sprintf("at most %d", c.flushes))
 	case h.Generation == c.generation && h.Flush > rep.told && rep.state.Home == HomeOffline:
@@ -178,6 +181,9 @@ func (c *core) syncResult() error {
 // newest version there is, and no dirty extents. The others wait for a repair; without such a quorum, all of them for a
 // reconcile. The order in which they connect does not matter.
 func (c *core) compare() {
+	if c.agree.ticket != 0 {
+		return // they are being made equal
+	}
 	var fresh, counted, blank uint8
 	for r := range c.lim.n {
 		if rep := &c.reps[r]; rep.state.Phase == Fresh {

@@ -244,6 +244,7 @@ func TestCallbacksMayCallAnything(t *testing.T) {
 		"Handle.Done":         func(w *world) { w.h.Done() },
 		"Handle.Err":          func(w *world) { _ = w.h.Err() },
 		"Handle.Wait":         func(w *world) { _ = w.h.Wait(poll) },
+		"Tracker.Reconcile":   func(w *world) { _, _ = w.tr.Reconcile() },
 		"Repair.Abort":        func(w *world) { _ = w.rep.Abort(nil) },
 		"Repair.Context":      func(w *world) { _ = w.rep.Context().Err() },
 		"Repair.Copy":         func(w *world) { _, _ = w.rep.Copy(0, 0, 1, 0) },

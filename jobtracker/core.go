@@ -59,6 +59,7 @@ type core struct {
 	workBytes    int64 // resolved since the last fence was admitted
 
 	// Admission. See submit.go.
+	agree   agreement
 	waiting fifo.Queue[applicant]
 	left    int // of those waiting, how many were taken back
 	applied uint64

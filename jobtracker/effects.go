@@ -3,16 +3,17 @@ package jobtracker
 // effects are what a change wants done outside of the core, in the order in which it came about. The gate takes them in
 // the same hold: it wakes at once, and queues what calls the user.
 type effects struct {
-	resolved []resolution
-	retired  []any // handles of jobs whose payload nothing needs any more
-	admitted []admission
-	ended    []connEnd
-	repairs  []repairEnd
-	events   []Event
-	phases   []phaseEnd
-	wake     uint8 // replicas whose senders have something to send
-	arm      bool  // a deadline wants the time
-	due      due   // which of them there are
+	resolved   []resolution
+	retired    []any // handles of jobs whose payload nothing needs any more
+	admitted   []admission
+	ended      []connEnd
+	repairs    []repairEnd
+	agreements []agreementEnd
+	events     []Event
+	phases     []phaseEnd
+	wake       uint8 // replicas whose senders have something to send
+	arm        bool  // a deadline wants the time
+	due        due   // which of them there are
 }
 
 // due says which effects there are, so that the gate looks at one byte when there are none.
@@ -46,6 +47,11 @@ type repairEnd struct {
 	err     error // nil: the replica is active
 }
 
+type agreementEnd struct {
+	ticket uint64
+	err    error // nil: the activation has begun with it
+}
+
 // phaseEnd resolves who waits for an activation to begin or to end.
 type phaseEnd struct {
 	begun bool // else it has ended
@@ -67,6 +73,8 @@ func (f *effects) reset() {
 		clear(f.admitted)
 		clear(f.ended)
 		clear(f.repairs)
+		clear(f.agreements)
+		f.agreements = f.agreements[:0]
 		clear(f.events)
 		clear(f.phases)
 		f.admitted, f.ended, f.repairs = f.admitted[:0], f.ended[:0], f.repairs[:0]
@@ -81,9 +89,12 @@ func (f *effects) rouse(mask uint8)     { f.wake, f.due = f.wake|mask, f.due|due
 func (f *effects) admit(a admission)    { f.admitted, f.due = append(f.admitted, a), f.due|dueRare }
 func (f *effects) end(e connEnd)        { f.ended, f.due = append(f.ended, e), f.due|dueRare }
 func (f *effects) repair(e repairEnd)   { f.repairs, f.due = append(f.repairs, e), f.due|dueRare }
-func (f *effects) event(e Event)        { f.events, f.due = append(f.events, e), f.due|dueRare }
-func (f *effects) phase(e phaseEnd)     { f.phases, f.due = append(f.phases, e), f.due|dueRare }
-func (f *effects) time()                { f.arm, f.due = true, f.due|dueRare }
+func (f *effects) agreement(e agreementEnd) {
+	f.agreements, f.due = append(f.agreements, e), f.due|dueRare
+}
+func (f *effects) event(e Event)    { f.events, f.due = append(f.events, e), f.due|dueRare }
+func (f *effects) phase(e phaseEnd) { f.phases, f.due = append(f.phases, e), f.due|dueRare }
+func (f *effects) time()            { f.arm, f.due = true, f.due|dueRare }
 
 // whyEnded is why a connection has ended in this hold.
 func (f *effects) whyEnded(conn ConnID) error {

@@ -8,6 +8,8 @@ import (
 // The kinds of refusal and of ending. Each error of this package matches one of them, or an orphan reason, with
 // [errors.Is]; the struct that carries the facts is found with [errors.As].
 var (
+	// ErrTooFew matches a *[TooFewError].
+	ErrTooFew = errors.New("jobtracker: too few replicas to reconcile")
 	// ErrUnrepaired matches an *[UnrepairedError].
 	ErrUnrepaired = errors.New("jobtracker: not repaired yet")
 	// ErrConfig matches a *[ConfigError].
@@ -161,6 +163,21 @@ func (e *UnrepairedError) Error() string {
 // Unwrap is [ErrUnrepaired].
 func (e *UnrepairedError) Unwrap() error { return ErrUnrepaired }
 
+// TooFewError refuses a reconciliation for want of replicas.
+type TooFewError struct {
+	Counted int // replicas that are here and have been active before
+	Need    int // of these, so that one of them has everything flushed
+	Here    int // with those that are blank or replaced
+	Quorum  int // that are needed in all
+}
+
+func (e *TooFewError) Error() string {
+	return fmt.Sprintf("%v: %d of %d, and with blanks %d of %d", ErrTooFew, e.Counted, e.Need, e.Here, e.Quorum)
+}
+
+// Unwrap is [ErrTooFew].
+func (e *TooFewError) Unwrap() error { return ErrTooFew }
+
 // LifecycleError refuses an event in a state of a replica's lifecycle.
 type LifecycleError struct {
 	Replica int
@@ -219,7 +236,7 @@ func (e *JobError) Unwrap() []error { return pair(e.Err, e.Cause) }
 
 // EndedError is the typed end of a connection, a repair or a wait for admission.
 type EndedError struct {
-	What  string // "connection", "repair", "admission", "activation"
+	What  string // "connection", "repair", "reconciliation", "admission", "activation"
 	Cause error
 }
 

@@ -49,6 +49,7 @@ func (c *core) step(r int, e ReplicaEvent, cause error) error {
 	} else if to.Phase == Repairing {
 		rep.repair = repairCopying
 	}
+	c.departed(r, cause)
 	c.todo |= todoPhase | todoAdmit // who is outstanding where has changed
 	return nil
 }

@@ -32,6 +32,8 @@ type Tracker[P any] struct {
 	conns [MaxReplicas]*Conn[P]
 	// +checklocks:mu
 	repairs [MaxReplicas]*Repair[P]
+	// +checklocks:mu
+	agreement *Reconciliation[P]
 	// begin, finish and closed resolve who waits for the activation to begin, to end, and for the tracker to be closed.
 	// +checklocks:mu
 	begin *Handle
@@ -182,6 +184,9 @@ func (t *Tracker[P]) takeRareLocked(fx *effects) {
 			}
 			t.cancels = append(t.cancels, cancel{r.cancel, cause})
 		}
+	}
+	for _, e := range fx.agreements {
+		t.endAgreementLocked(e)
 	}
 	for _, e := range fx.events {
 		if t.cfg.OnEvent != nil || t.cfg.Logger != nil {

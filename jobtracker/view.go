@@ -149,7 +149,7 @@ func (c *core) appendState(b []byte) []byte {
 	u(uint64(c.phase), c.generation, oneIf(c.mode.Create), oneIf(c.mode.ReadOnly), c.top.generation, c.top.flush, oneIf(c.wrote), c.flushes)
 	b = append(b, c.device[:]...)
 	u(uint64(c.conns), c.ticket, uint64(c.base), uint64(c.next), uint64(c.lostFrom), uint64(c.retireTo), uint64(c.retiredWrite),
-		c.workJobs, uint64(c.workBytes))
+		c.workJobs, uint64(c.workBytes), c.agree.ticket, uint64(c.agree.members))
 	for r := range c.lim.n {
 		rep := &c.reps[r]
 		u(uint64(packState(rep.state)), uint64(rep.conn), uint64(rep.repair), rep.ticket, uint64(rep.final), rep.noted, rep.hello.generation,
@@ -240,6 +240,9 @@ func (c *core) check() error {
 		if err := c.reps[r].extents.check(); err != nil {
 			return fmt.Errorf("bug: replica %d %w", r, err)
 		}
+	}
+	if !c.checkAgreement() {
+		return fmt.Errorf("bug: reconciliation %d of %b, and not all are here", c.agree.ticket, c.agree.members)
 	}
 	if err := c.ord.check(); err != nil {
 		return fmt.Errorf("bug: %w", err)

@@ -12,7 +12,8 @@
 //		s, err = book.Reopen(s, streamstate.ReopenOptions[*index]{Carry: carry})
 //	}
 //
-// [Live] brings a replica of jobtracker back while the device goes on.
+// [Live] brings a replica of jobtracker back while the device goes on. [Reconcile] makes replicas equal whose contents may differ
+// when an activation is to begin.
 //
 // # What it promises
 //

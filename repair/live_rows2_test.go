@@ -255,6 +255,8 @@ func TestR26_BlankDoesNotCount(t *testing.T) {
 	c.Settle()
 	require.False(t, isDone(h), "the flush would be lost")
 	require.Equal(t, jobtracker.Activating, c.Tracker.Stats().Phase)
+	_, err := c.Tracker.Reconcile()
+	require.ErrorIs(t, err, jobtracker.ErrTooFew)
 }
 
 func isDone(h *jobtracker.Handle) bool {

@@ -12,7 +12,7 @@ var kinds = []error{
 	jobtracker.ErrConfig, jobtracker.ErrOp, jobtracker.ErrReplica, jobtracker.ErrHello, jobtracker.ErrPhase,
 	jobtracker.ErrLifecycle, jobtracker.ErrNotQuiesced, jobtracker.ErrGeneration, jobtracker.ErrReadOnly,
 	jobtracker.ErrSuperseded, jobtracker.ErrOrphan, jobtracker.ErrStaleConn, jobtracker.ErrQuorum,
-	jobtracker.ErrLostWrite, jobtracker.ErrEnded, jobtracker.ErrUnrepaired,
+	jobtracker.ErrLostWrite, jobtracker.ErrEnded, jobtracker.ErrUnrepaired, jobtracker.ErrTooFew,
 }
 
 // Typed tells whether the error is one of those by which package jobtracker refuses or ends things.
