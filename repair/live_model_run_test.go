@@ -168,13 +168,13 @@ func (w *mWorld) calm() error {
 	for _, n := range w.nodes {
 		n.fails = false
 	}
-	for w.tr.Stats().Phase != jobtracker.Active {
-		w.crash()
-		if err := w.come(true); err != nil {
-			return err
-		}
-	}
 	for round := 0; ; round++ {
+		if w.tr.Stats().Phase != jobtracker.Active { // what failed before has ended it
+			w.crash()
+			if err := w.come(true); err != nil {
+				return err
+			}
+		}
 		if round > mStill || w.events > mStill*w.n {
 			return fmt.Errorf("not all are active after %d events\n%v", w.events, w.tr.Dump())
 		}
