@@ -119,10 +119,13 @@ func (w *mWorld) come(calm bool) error {
 		if !calm && tries < 5 && w.draw(2) == 0 {
 			c.step = w.draw(4)
 		}
-		if err := Reconcile(context.Background(), w.tr, c, ReconcileOptions{}); err == nil {
-			return w.begins()
-		} else if c.step == 4 {
+		err := Reconcile(context.Background(), w.tr, c, ReconcileOptions{})
+		switch {
+		case c.step < 4: // whatever it was told, the front end is gone
+		case err != nil:
 			return err
+		default:
+			return w.begins()
 		}
 		w.crash()
 	}

@@ -194,7 +194,7 @@ func TestR23_VersionsNeverCollide(t *testing.T) {
 	restart(w) // before anything else was done
 	w.connect(0)
 	w.connect(1)
-	w.reconcileNow(t)
+	require.NoError(t, Reconcile(t.Context(), w.tr, whole(w), ReconcileOptions{})) // and before anything else was done
 	require.NotZero(t, w.nodes[1].data[0], "replica 0 is the source")
 	require.Greater(t, w.nodes[0].generation, middle)
 	restart(w)
