@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/staleproof/staleproof/jobtracker"
 )
@@ -324,12 +325,11 @@ func (w *mWorld) note() {
 
 // allowed tells whether a block may hold a value: after a crash whatever came after the last write that a flush covers.
 func (w *mWorld) allowed(b int, value uint32, crashed bool) bool {
-	h := w.history[b]
-	for i := len(h) - 1; i >= 0; i-- {
-		if h[i].value == value {
+	for _, h := range slices.Backward(w.history[b]) {
+		if h.value == value {
 			return true
 		}
-		if crashed && h[i].flushed || !crashed && (h[i].job == nil || h[i].job.Resolved() && h[i].job.Err() == nil) {
+		if crashed && h.flushed || !crashed && (h.job == nil || h.job.Resolved() && h.job.Err() == nil) {
 			return false
 		}
 	}
