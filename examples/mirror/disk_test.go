@@ -50,7 +50,7 @@ func TestLateReplica(t *testing.T) {
 	for _, written := range []bool{false, true} {
 		g := make(gates, 7)
 		g[2].Store(true)
-		cfg, err := parse([]string{"-dir", dir, "-wait", "100ms"}, io.Discard)
+		cfg, err := parse([]string{"-dir", dir, "-wait", "100ms", "-repair=false"}, io.Discard)
 		require.NoError(t, err)
 		r, err := rigOf(t, cfg, g.change)
 		require.NoError(t, err)
@@ -99,7 +99,7 @@ func TestCrashNeedsReconcile(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(crashed, "replica-0.img"))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "replica-0.img"), b, 0o600))
-	r = newRig(t, "-dir", dir)
+	r = newRig(t, "-dir", dir, "-repair=false")
 	r.said.await(t, "NEEDS A REPAIR")
 	r.end()
 }
@@ -148,7 +148,7 @@ func TestForeignReplicaIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "are the same one")
 
 	require.NoError(t, os.WriteFile(path, make([]byte, len(b)), 0o600))
-	r := newRig(t, "-dir", one)
+	r := newRig(t, "-dir", one, "-repair=false")
 	r.said.await(t, "it is blank")
 	r.phase(1, jobtracker.RepairReady)
 	r.end()

@@ -6,7 +6,8 @@
 //   - A write is acknowledged when a quorum of the replicas (-ack) has done it, a flush when a quorum has made durable
 //     everything acknowledged before it. What was flushed survives a crash of mirror and of any minority of the replicas.
 //   - A replica that is killed comes back by replay within the limits of -offline-jobs, -offline-bytes and -offline-for.
-//     Past them mirror says that it needs a repair, and goes on with the others.
+//     Past them, and when it has failed a change or is a blank in the place of another, it is repaired while clients go on:
+//     what it has missed is copied to it, and it counts again when all of it is durable there (-repair, -repair-rate).
 //   - A reply that comes late, on a connection that has ended, is counted as an orphan and changes nothing.
 //   - No new connection to a replica is opened before the old one was read to its end: a stopped server still executes
 //     what lies in its socket.
@@ -16,7 +17,8 @@
 // The front (front.go) turns requests of NBD clients into jobs. A driver for each replica (driver.go) opens a link
 // (link.go), reads the metadata, and runs a session (session.go) for each life of the connection, with a receiver and a
 // sender (sender.go). The metadata in the last MiB of each replica (meta.go) and the rules of its dirty bits (dirty.go)
-// are pure. serve.go starts and stops all of it; create.go makes a new device on servers.
+// are pure. serve.go starts and stops all of it; create.go makes a new device on servers; repair.go drives the repair of
+// a replica, through repair.Live and the jobs of the tracker.
 //
 // # Concurrency
 //

@@ -51,7 +51,7 @@ func withFailing(t *testing.T, size int64) (*rig, *failing) {
 		}
 		args = append(args, "-replica", served(t, b))
 	}
-	return newRig(t, args...), second
+	return newRig(t, append(args, "-repair=false")...), second
 }
 
 // TestFailingReplica: what one replica fails reaches no client. A failed change or metadata needs a repair; a failed read

@@ -138,7 +138,7 @@ func TestJ02CutAndReplay(t *testing.T) {
 // then said to need a repair; the end does not wait for it for ever.
 func TestJ08SilentReplica(t *testing.T) {
 	dir := t.TempDir()
-	r := newRig(t, "-dir", dir, "-size", "16M", "-reply-timeout", "500ms", "-offline-for", "100ms")
+	r := newRig(t, "-dir", dir, "-size", "16M", "-reply-timeout", "500ms", "-offline-for", "100ms", "-repair=false")
 	c := r.client()
 	w := load(16 << 20)
 	require.NoError(t, c.run(w, 200))
@@ -193,7 +193,7 @@ func TestJ13OfflineLimits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			r, g := gated(t, append(args, "-dir", dir, "-size", "16M")...)
+			r, g := gated(t, append(args, "-dir", dir, "-size", "16M", "-repair=false")...)
 			c := r.client()
 			w := load(16 << 20)
 			require.NoError(t, c.run(w, 100))
@@ -213,7 +213,7 @@ func TestJ13OfflineLimits(t *testing.T) {
 			requireModel(t, dir, c.model, 1, 2)
 			require.Equal(t, int32(2), r.clean.Load())
 
-			again := newRig(t, "-dir", dir)
+			again := newRig(t, "-dir", dir, "-repair=false")
 			again.said.await(t, "NEEDS A REPAIR")
 			c2 := again.client()
 			copy(c2.model, c.model)
@@ -293,7 +293,7 @@ func (b broken) Read(p []byte) (int, error) {
 // TestCutOff: where it cannot be known that a replica executes nothing more, it is not connected again.
 func TestCutOff(t *testing.T) {
 	var down atomic.Bool
-	cfg, err := parse([]string{"-size", "1M"}, io.Discard)
+	cfg, err := parse([]string{"-size", "1M", "-repair=false"}, io.Discard)
 	require.NoError(t, err)
 	r, err := rigOf(t, cfg, func(s []source) {
 		dial := s[1].dial

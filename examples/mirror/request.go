@@ -7,9 +7,11 @@ import (
 	"github.com/staleproof/staleproof/jobtracker"
 )
 
-// request is a client's request, the payload of one job, or of a few for a long trim.
+// request is a client's request, the payload of one job, or of a few for a long trim; or that of the copy of an extent.
 type request struct {
-	nbd *nbd.Request
+	nbd *nbd.Request // nil: a copy
+	// copied is what a copy's source has read: written before that is told to the tracker, read when the target is asked.
+	copied []byte
 	// parts counts the jobs that have not been resolved.
 	parts atomic.Int32
 	// refs counts who may still read the payload: jobs that are not retired, and sends under way. A job is retired as
@@ -25,10 +27,21 @@ func newRequest(r *nbd.Request, parts int) *request {
 	return q
 }
 
-func (q *request) isRead() bool { return q.nbd.Command == nbd.CmdRead }
+// newCopy is the payload of the copy of an extent.
+func newCopy(jobtracker.Extent) *request {
+	q := &request{}
+	q.refs.Store(1)
+	return q
+}
+
+func (q *request) isCopy() bool { return q.nbd == nil }
+func (q *request) isRead() bool { return !q.isCopy() && q.nbd.Command == nbd.CmdRead }
 
 // resolve takes the outcome of n parts; the last one answers the client. A read that went well is answered by deliver.
 func (q *request) resolve(n int, err error) {
+	if q.isCopy() {
+		return // who repairs waits for the job itself
+	}
 	if err != nil {
 		q.err.CompareAndSwap(nil, &err)
 	}
@@ -69,7 +82,7 @@ func (q *request) hold() bool {
 
 // drop ends n holds; the last one lets the server use the buffer again. A read's buffer is not the job's: see deliver.
 func (q *request) drop(n int) {
-	if q.refs.Add(-int32(n)) == 0 && !q.isRead() {
+	if q.refs.Add(-int32(n)) == 0 && !q.isRead() && !q.isCopy() {
 		q.nbd.Release()
 	}
 }
@@ -96,8 +109,9 @@ func kindOf(c nbd.Command) jobtracker.Kind {
 type call struct {
 	id     jobtracker.JobID
 	kind   jobtracker.Kind
-	number uint64 // of a flush: to be remembered
-	start  uint64 // in blocks
+	half   jobtracker.Half // of a copy
+	number uint64          // of a flush: to be remembered
+	start  uint64          // in blocks
 	blocks uint64
 	req    *request // nil for a flush of the tracker's own
 	data   []byte   // where a read's answer goes: its own, for an answer of a connection that has ended may still come in
@@ -105,7 +119,7 @@ type call struct {
 
 // changes tells whether the call needs its extents' dirty bits.
 func (c *call) changes() bool {
-	return c.kind == jobtracker.Write || c.kind == jobtracker.Zero || c.kind == jobtracker.Trim
+	return c.kind == jobtracker.Write || c.kind == jobtracker.Zero || c.kind == jobtracker.Trim || c.half == jobtracker.HalfWrite
 }
 
 // wire is the call as it is sent. A trim is sent as zeros that may be holes: what a trimmed range reads as is up to each
@@ -115,6 +129,10 @@ func (c *call) wire() nbd.Call {
 		Cookie: uint64(c.id), Offset: c.start * blockSize, Length: uint32(c.blocks * blockSize),
 	}}
 	switch c.kind {
+	case jobtracker.Copy:
+		if out.Command = nbd.CmdRead; c.half == jobtracker.HalfWrite {
+			out.Command, out.Payload = nbd.CmdWrite, c.req.copied
+		}
 	case jobtracker.Read:
 		out.Command = nbd.CmdRead
 	case jobtracker.Write:
@@ -124,7 +142,7 @@ func (c *call) wire() nbd.Call {
 		out.Flags |= c.req.nbd.Flags & nbd.FlagNoHole
 	case jobtracker.Trim:
 		out.Command = nbd.CmdWriteZeroes
-	case jobtracker.Flush, jobtracker.Barrier, jobtracker.Copy:
+	case jobtracker.Flush, jobtracker.Barrier:
 		out.Command = nbd.CmdFlush
 	}
 	return out

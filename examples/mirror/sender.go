@@ -29,6 +29,9 @@ type sender struct {
 	wrote  bool // a change was sent that no flush vouches for
 	copies uint64
 	outbox []nbd.Call
+
+	behind bool // it does not vote before its repair is done
+	blank  bool // it remembers nothing before its repair is done
 }
 
 // send is the sender's life.
@@ -42,6 +45,9 @@ func (s *session) send() {
 	}
 	var wg sync.WaitGroup
 	wg.Go(s.fetch)
+	if w.behind {
+		wg.Go(s.repair)
+	}
 	defer wg.Wait()
 	w.loop()
 	if errors.Is(context.Cause(s.conn.Context()), jobtracker.ErrDeactivated) {
@@ -59,11 +65,21 @@ func (w *sender) join() bool {
 	case <-w.conn.Context().Done():
 		return false
 	}
-	if m.tracker.Stats().Replicas[w.d.index].State.Phase != jobtracker.Voting {
+	phase := m.tracker.Stats().Replicas[w.d.index].State.Phase
+	if phase != jobtracker.Voting && (phase != jobtracker.RepairReady || !m.cfg.repair) {
 		return false // behind: the tracker says so, and why
 	}
 	w.meta, w.place = w.d.remembered(w.link)
 	w.marks = newMarks(w.meta.dirty)
+	if phase == jobtracker.RepairReady {
+		w.behind, w.blank = true, w.link.meta == nil
+		m.book.update(func(b *extentBook) { b.joined(w.d.index) }) // it has not done all flushes since it was here
+		if !w.blank {
+			w.remember(w.meta.dirty)
+		}
+		return true
+	}
+	w.remember(w.meta.dirty)
 	if w.meta.generation != m.generation {
 		w.meta.generation, w.meta.flush, w.meta.clean = m.generation, 0, false
 		w.writeMeta(0)
@@ -110,7 +126,7 @@ func (w *sender) dispatch(batch []jobtracker.Dispatch[*request]) {
 			}
 			from, to := w.meta.span(c.start, c.blocks)
 			b.wrote(c.id, from, to)
-			if w.marks.require(from, to) {
+			if w.marks.require(from, to) || w.blank {
 				ready = append(ready, c)
 			} else {
 				w.parked = append(w.parked, c)
@@ -122,8 +138,8 @@ func (w *sender) dispatch(batch []jobtracker.Dispatch[*request]) {
 }
 
 func newCall(d *jobtracker.Dispatch[*request]) *call {
-	c := &call{id: d.ID, kind: d.Kind, number: d.Number, start: d.Start, blocks: d.Blocks, req: d.Payload}
-	if d.Kind == jobtracker.Read {
+	c := &call{id: d.ID, kind: d.Kind, half: d.Half, number: d.Number, start: d.Start, blocks: d.Blocks, req: d.Payload}
+	if d.Kind == jobtracker.Read || d.Half == jobtracker.HalfRead {
 		c.data = make([]byte, d.Blocks*blockSize)
 	}
 	return c
@@ -172,7 +188,7 @@ func (w *sender) note(n note) {
 
 // advance writes the metadata if something waits for it.
 func (w *sender) advance() {
-	if w.copy == nil && (w.flush != nil || w.marks.unsaved()) {
+	if w.copy == nil && (w.flush != nil || !w.blank && w.marks.unsaved()) {
 		w.writeMeta(0)
 	}
 }
@@ -187,7 +203,7 @@ func (w *sender) tidy() {
 			calm = calm || b.clean(e, w.calm)
 		}
 	})
-	if w.copy == nil && calm {
+	if w.copy == nil && calm && !w.blank {
 		w.writeMeta(w.calm)
 	}
 	w.calm = fence
@@ -200,7 +216,11 @@ func (w *sender) writeMeta(fence jobtracker.JobID) {
 	})
 	if w.flush != nil {
 		w.meta.flush, w.noted = w.flush.number, true
+		w.meta.generation = w.d.m.generation // a repaired replica remembers both with its last flush
+		w.blank = false
 	}
+	w.meta.clean = w.meta.clean && !w.behind
+	w.remember(w.meta.dirty)
 	w.meta.seq++
 	w.copies++
 	w.copy = &call{}
@@ -230,7 +250,14 @@ func (w *sender) landed() {
 		w.flush, w.noted = nil, false
 		if w.complete(c, nil) {
 			w.wrote = false
-			w.d.m.book.update(func(b *extentBook) { b.flushed(w.d.index, c.id) })
+			w.d.m.book.update(func(b *extentBook) {
+				if w.behind {
+					b.joined(w.d.index) // it votes from here on
+				} else {
+					b.flushed(w.d.index, c.id)
+				}
+			})
+			w.behind = false
 		}
 	}
 	var ready []*call
@@ -265,7 +292,7 @@ func (w *sender) awaitCopy() bool {
 
 // farewell leaves a replica that has everything as a clean one. By now every replica's last flush is in the book.
 func (w *sender) farewell() {
-	if !w.awaitCopy() {
+	if w.behind || !w.awaitCopy() {
 		return
 	}
 	w.settle()

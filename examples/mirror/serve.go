@@ -171,8 +171,8 @@ func (m *mirror) activate(links []*link) (err error) {
 	m.book.book = newExtentBook(m.geometry.extents(), m.geometry.replicas)
 	m.tracker, err = jobtracker.New(jobtracker.Config[*request]{
 		Replicas: m.geometry.replicas, Blocks: uint64(m.geometry.size) / blockSize, BlockSize: blockSize,
-		WriteQuorum: m.geometry.quorum,
-		MaxJobs:     2 * m.cfg.offlineJobs, MaxBytes: 2 * m.cfg.offlineBytes,
+		WriteQuorum: m.geometry.quorum, ExtentBlocks: uint64(min(m.geometry.extent, minExtent*4)) / blockSize,
+		MaxJobs: 2 * m.cfg.offlineJobs, MaxBytes: 2 * m.cfg.offlineBytes,
 		OfflineJobs: m.cfg.offlineJobs, OfflineBytes: m.cfg.offlineBytes, OfflineFor: m.cfg.offlineFor,
 		ReplyTimeout: m.cfg.replyTimeout,
 		AutoSyncJobs: m.cfg.offlineJobs / 8, AutoSyncBytes: m.cfg.offlineBytes / 8,

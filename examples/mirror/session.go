@@ -28,6 +28,9 @@ type session struct {
 	// calls are those on their way.
 	// +checklocks:mu
 	calls map[uint64]*call
+	// dirty is what the replica remembers as dirty, or is about to; nil for all.
+	// +checklocks:mu
+	dirty bitmap
 
 	batches chan []jobtracker.Dispatch[*request]
 	// notes go from the receiver to the sender: an answer to the flush or to the copy of the metadata that is on its way.
@@ -152,6 +155,9 @@ func (s *session) answer(c *call, err error) {
 
 // complete hands an answer to the tracker. One that is refused is an orphan: it has been counted, and that is all.
 func (s *session) complete(c *call, err error) (accepted bool) {
+	if c.half == jobtracker.HalfRead && err == nil {
+		c.req.copied = c.data // before the target can be asked
+	}
 	if orphan := s.conn.Complete(c.id, jobtracker.Result{Err: err, Kind: c.kind}); orphan != nil {
 		s.d.m.orphan(orphan)
 		return false
@@ -181,6 +187,20 @@ func (s *session) register(cookie uint64, c *call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls[cookie] = c
+}
+
+// remember notes what the replica remembers as dirty.
+func (s *session) remember(dirty bitmap) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dirty = dirty
+}
+
+// remembered is what the replica remembers as dirty; nil for all.
+func (s *session) remembered() bitmap {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dirty
 }
 
 // onTheirWay is how many calls have not been answered.

@@ -48,7 +48,11 @@ func (m *mirror) replicaChanged(e jobtracker.Event) {
 		d.tell("%v -> %v%s", e.From, e.To, why)
 	}
 	if needsRepair(e.To) && !needsRepair(e.From) {
-		d.tell("NEEDS A REPAIR, which this version of mirror cannot do; it stays out, and the device goes on with the others")
+		what := "it is repaired as soon as it is here"
+		if !m.cfg.repair {
+			what = "it stays out, since -repair is false"
+		}
+		d.tell("NEEDS A REPAIR: %s; the device goes on with the others", what)
 	}
 }
 

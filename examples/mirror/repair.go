@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/staleproof/staleproof/jobtracker"
+	"github.com/staleproof/staleproof/repair"
+)
+
+// repair has the replica repaired for as long as its connection lives: when that ends, the next one goes on where this one was.
+func (s *session) repair() {
+	ctx := s.conn.Context()
+	for pause := firstPause; ; pause = min(2*pause, longPause) {
+		err := repair.Live(ctx, s.d.m.tracker, s.d.index, newCopy, repair.LiveOptions{
+			Meta: s.d.m, BytesPerSecond: s.d.m.cfg.repairRate, OnProgress: s.progress,
+		})
+		if err == nil || ctx.Err() != nil || errors.Is(err, jobtracker.ErrPhase) {
+			return
+		}
+		s.d.tell("its repair has failed and is tried again: %v", err)
+		if !s.d.rest(ctx, pause) {
+			return
+		}
+	}
+}
+
+// progress tells of the beginning and the end of a repair.
+func (s *session) progress(p repair.LiveProgress) {
+	switch {
+	case p.Kind == repair.LiveStarted:
+		s.d.tell("its repair begins: %d of %d extents are not known to be clean", p.Total-p.Done, p.Total)
+	case p.Kind == repair.LiveEnded && p.Err == nil:
+		s.d.tell("it is repaired: %d extents copied, %d bytes in %v", p.Copied, p.Bytes, p.Elapsed.Round(1e6))
+	case p.Kind == repair.LiveEnded:
+		s.d.tell("its repair has ended with %d of %d extents done: %v", p.Done, p.Total, p.Err)
+	}
+}
+
+// Extents implements [repair.Meta]: a dirty bit covers several extents of the tracker's where those are smaller. A bit that
+// is not durable yet is of a write that is not dispatched there yet: the target gets it as well, or has skipped it, and then
+// the tracker knows.
+func (m *mirror) Extents(_ context.Context, replica int) ([]repair.ExtentMeta, error) {
+	s := m.drivers[replica].current()
+	if s == nil {
+		return nil, fmt.Errorf("replica %d has never been here", replica)
+	}
+	dirty := s.remembered()
+	size := min(m.geometry.extent, minExtent*4)
+	all := make([]repair.ExtentMeta, (m.geometry.size+size-1)/size)
+	for i := range all {
+		all[i].Dirty = dirty == nil || dirty.has(int(int64(i)*size/m.geometry.extent))
+	}
+	return all, nil
+}
