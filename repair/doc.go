@@ -7,21 +7,26 @@
 //		if !ok {
 //			return err                               // the session has ended, or ctx
 //		}
-//		err = s.Stop(due).Wait(ctx)                  // recovery: stop, roll the data back, begin the next session
-//		err = rollBack(due.Restart)
-//		s, err = book.Reopen(s, streamstate.ReopenOptions[*index]{Carry: carry})
+//		_ = s.Stop(due).Wait(ctx)                    // resolves when no flush runs any more, with the cause
+//		s, err = book.Reopen(s, streamstate.ReopenOptions[*index]{Carry: carry, Pending: true})
+//		at, err := s.Timestamp()                     // where the next session begins
+//		err = rollBack(at)                           // the data, to there
+//		err = s.Opened()
 //	}
 //
-// [Live] brings a replica of jobtracker back while the device goes on. [Reconcile] makes replicas equal whose contents may differ
-// when an activation is to begin.
+// A flush may be done, and a partition given up, between the error and Stop. So it is the next session that says how far the
+// data is to be rolled back; the error's Restart is how far it was when recovery came due.
+//
+// [Live] brings a replica of jobtracker back while the device goes on. [Reconcile] makes replicas equal whose contents may
+// differ when an activation is to begin.
 //
 // # What it promises
 //
 //   - The state of a repair lives in the record that is repaired, as a table with armed deadlines, and is reached by
 //     tickets. So nothing here can disagree with it: whatever happens to the record meanwhile ends the ticket, and an
 //     answer that comes late is refused and changes nothing.
-//   - A driver belongs to one session, or one repair of a replica. It ends with it, and when it returns every call it made has returned; so it never
-//     acts for a successor.
+//   - A driver belongs to one session, or one repair of a replica. It ends with it, and when it returns every call it
+//     made has returned; so it never acts for a successor.
 //   - It waits for events, each with a cap that is armed by an event. It does not poll: while nothing is due it does not
 //     run at all.
 //   - What can never succeed is tried a bounded number of times, with pauses that grow and are jittered.

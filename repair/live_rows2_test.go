@@ -104,7 +104,7 @@ func TestR15_ReplacedWhileItWaits(t *testing.T) {
 		_, err := c.Replica(2).Connect()
 		require.NoError(t, err)
 		jobs := c.Tracker.Stats().Submitted
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) //rules:sleep in a bubble
 		synctest.Wait()
 		require.Equal(t, jobs, c.Tracker.Stats().Submitted)
 		require.Equal(t, 8, left(c, 2))
@@ -174,7 +174,7 @@ func TestR21_TargetKeepsItsNumber(t *testing.T) {
 		require.Equal(t, was.Generation, c.Replica(2).Hello().Generation)
 		require.Less(t, was.Flush, c.Replica(0).Hello().Flush)
 		for left(c, 2) > 0 {
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) //rules:sleep in a bubble
 			settle(c)
 		}
 		require.NoError(t, result())
@@ -207,7 +207,7 @@ func TestR25_CrashBeforeTheFlush(t *testing.T) {
 				c := small(t, jobtracker.TrackerOrders)
 				result := begin(c, 2, LiveOptions{BytesPerSecond: 1024})
 				for range 2 {
-					time.Sleep(time.Second)
+					time.Sleep(time.Second) //rules:sleep in a bubble
 					settle(c)
 				}
 				require.Equal(t, 2, left(c, 2))

@@ -38,12 +38,12 @@ func (e PartitionErrors) Error() string {
 	return b.String()
 }
 
-// RecoveryDueError says that the session is to be stopped, its data rolled back to Restart, and the session reopened from
-// there. [streamstate.Session.Stop] ends the ticket.
+// RecoveryDueError says that the session is to be stopped, reopened, and its data rolled back to where the next session
+// begins: see the package's example. [streamstate.Session.Stop] ends the ticket.
 type RecoveryDueError struct {
 	Key     streamstate.Key
 	Session streamstate.SessionID
-	// Restart is what is flushed, lowered where the source said roll back.
+	// Restart is what was flushed when recovery came due, lowered where the source said roll back.
 	Restart streamstate.Timestamp
 	// Ticket is out until the session is stopped. A caller that cannot begin the recovery says so by its Failed, and calls
 	// [Stream] again: the recovery is due again after [streamstate.Options].RetryAfter.
