@@ -17,9 +17,19 @@ type cancel struct {
 	err error
 }
 
-// finish does all of it. A caller's function or callback that panics keeps nobody else's callbacks from being run.
+// finish does all of it, even if a caller's function or callback panics: others wait for the rest.
 func (a *after) finish() {
 	defer a.drainAll()
+	a.changes()
+}
+
+func (a *after) changes() {
+	done := false
+	defer func() {
+		if !done {
+			a.changes()
+		}
+	}()
 	for {
 		switch {
 		case len(a.cancels) > 0:
@@ -35,6 +45,7 @@ func (a *after) finish() {
 			a.merges = a.merges[1:]
 			m.look(a)
 		default:
+			done = true
 			return
 		}
 	}

@@ -19,11 +19,14 @@ type record struct {
 	held held
 
 	book   *common
-	parts  int // how many partitions there are
-	owner  any // the *entry[P] that the record is part of
+	parts  int   // how many partitions there are
+	owner  owner // the *entry[P] that the record is part of
 	key    *Key
 	serial uint64 // the order in which two records are locked
 }
+
+// owner lets go of what only a record that is not gone needs. Under the lock.
+type owner interface{ empty() }
 
 // do is the gate for the library's own functions: it acquires the record's lock, checks the caller's token in the same
 // hold in which fn gets the state, and does afterwards what the change asks for. Only it, doInto, run, pairUp and the
@@ -177,14 +180,12 @@ func (r *record) tick() {
 	})
 }
 
-// drain tells events until there are none. If a callback panics, what is left is told by the next drainer.
+// drain tells events until there are none. If a callback panics, what is left is told all the same: nobody else may come.
 func (r *record) drain() {
 	done := false
 	defer func() {
-		if !done {
-			r.mu.Lock()
-			r.held.calls.Abandon()
-			r.mu.Unlock()
+		if !done && r.abandon() {
+			r.drain()
 		}
 	}()
 	for r.queue().Run(r.book.tell) {
@@ -196,6 +197,16 @@ func (r *record) drain() {
 	r.mu.Lock()
 	r.held.settle()
 	r.mu.Unlock()
+}
+
+// abandon ends the draining because a callback panicked; again tells that the caller is to drain what is left.
+func (r *record) abandon() (again bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held.calls.Abandon()
+	again = r.held.calls.Start()
+	r.held.settle()
+	return again
 }
 
 // view is the state, for a transaction that lasts as long as the hold it was made in.

@@ -92,11 +92,11 @@ func (c *Claim[P]) Release() *Handle {
 // Fence says that the claim is not trusted any more: every claim of the partition ends and is listed for shutdown, and
 // nobody may begin before that. Nil is [ErrFencedOff].
 func (c *Claim[P]) Fence(cause error) error {
+	why := causeFenced
+	if cause != nil {
+		why = ended("claim", orElse(ErrFencedOff, cause)) // outside the hold: it asks the cause
+	}
 	return c.facts.home.r.do(c.token(OpFence), func(k *held) error {
-		why := causeFenced
-		if cause != nil {
-			why = ended("claim", orElse(ErrFencedOff, cause))
-		}
 		k.fence(&c.facts, why)
 		return nil
 	})
@@ -167,7 +167,7 @@ func (s *Session[P]) ApplyBatch(batch []Advance[P], fn func(tx Tx[P], fresh []Ad
 func (s *Session[P]) checkBatch(k *core, op Op, batch []Advance[P]) error {
 	for i := range batch {
 		b := &batch[i]
-		if b.Claim == nil || b.Claim.facts.home.session != s.n || b.Claim.facts.home.r != &s.e.record {
+		if b.Claim == nil || b.Claim.facts.claimant == nil || b.Claim.facts.home.session != s.n || b.Claim.facts.home.r != &s.e.record {
 			unmark(k, batch[:i])
 			return badArgument("Claim", "nil or of another session", "a claim of this session")
 		}

@@ -55,9 +55,6 @@ func (k *core) dump() Dump {
 		Key: k.key.String(), Session: k.id, Phase: k.phase.String(), Healthy: k.healthy(), Holds: len(k.holds),
 		Taken: len(k.taken), Merging: k.merging != 0, Partitions: len(k.parts),
 	}
-	if k.cause != nil {
-		d.Cause = k.cause.err.Error()
-	}
 	if f := k.flush; f != nil {
 		d.Tickets = append(d.Tickets, TicketDump{f.id, "flush", -1, time.Since(f.since)})
 	}
@@ -83,11 +80,15 @@ func (s *Session[P]) Dump() Dump { return s.e.dump() }
 
 func (r *record) dump() Dump {
 	var d Dump
+	var cause error
 	_ = r.do(token{op: opLook}, func(k *held) error { // allowed in every phase
-		d = k.dump()
+		d, cause = k.dump(), k.cause.error()
 		k.show(&d)
 		return nil
 	})
+	if cause != nil { // it may be the caller's, so it is not asked in the hold
+		d.Cause = cause.Error()
+	}
 	return d
 }
 
@@ -150,11 +151,14 @@ func (b *Book[P]) Dump() []Dump {
 // Fingerprint is a hash of the key's whole state but the counters. It is equal before and after every refused call,
 // which is what tests use it for; it takes the time of a walk through the ledger.
 func (s *Session[P]) Fingerprint() uint64 {
-	h := fnv.New64a()
+	var state []byte
+	var cause *ending
 	_ = s.e.do(token{op: opLook}, func(k *held) error { // allowed in every phase
-		_, err := h.Write(k.appendState(nil))
-		return err
+		state, cause = k.appendFacts(nil), k.cause
+		return nil
 	})
+	h := fnv.New64a()
+	_, _ = h.Write(appendCause(state, cause.error())) // it never fails
 	return h.Sum64()
 }
 

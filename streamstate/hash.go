@@ -7,7 +7,18 @@ import (
 
 // appendState appends all that the core's further answers depend on, and nothing else: not the counts of refusals, not
 // how memory is laid out.
-func (k *core) appendState(b []byte) []byte {
+func (k *core) appendState(b []byte) []byte { return appendCause(k.appendFacts(b), k.cause.error()) }
+
+// appendCause appends why the session ended. The text may be the caller's: it is not to be asked for in a hold.
+func appendCause(b []byte, cause error) []byte {
+	if cause == nil {
+		return append(b, 0)
+	}
+	return append(append(b, 1), cause.Error()...)
+}
+
+// appendFacts is appendState without the cause.
+func (k *core) appendFacts(b []byte) []byte {
 	u := func(vs ...uint64) {
 		for _, v := range vs {
 			b = binary.AppendUvarint(b, v)
@@ -53,10 +64,6 @@ func (k *core) appendState(b []byte) []byte {
 	}
 
 	u(uint64(k.phase), oneIf(k.draining), k.session, uint64(k.claims), k.maxTerm, k.tickets, k.merging, uint64(len(k.parts)))
-	if k.cause != nil {
-		u(1)
-		s(k.cause.err.Error())
-	}
 	out(k.ticket)
 	clock(k.ticketAt)
 	clock(k.retryAt)

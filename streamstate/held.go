@@ -101,6 +101,7 @@ func (k *held) takeRare(a *after) {
 // leaveBook takes the record out of the book.
 func (k *held) leaveBook() {
 	k.r.book.reg.forget(k.key, k.r)
+	k.r.owner.empty()
 	k.merges = nil
 	if k.timer != nil && k.timer.Stop() {
 		k.ticks = false

@@ -238,7 +238,7 @@ func (k *core) end(c *claimFacts, kind EndKind) error {
 	case Failed:
 		e, why = evEndFailed, causeFailed
 	default:
-		if k.lives(c) {
+		if k.lives(c) || slices.Contains(p.listed(), c) {
 			return badArgument("kind", kind, "HandOver or Failed")
 		}
 	}

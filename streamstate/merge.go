@@ -16,6 +16,9 @@ type merge struct {
 // it. The handle resolves when the merge has ended: with nil, with what fn returned, or with an *[EndedError] if either
 // session ended. A nil ready says yes. ready and fn are to be short.
 func (b *Book[P]) Merge(from, into *Session[P], ready func(from, into View) bool, fn func(from, into Tx[P]) error) *Handle {
+	if err := b.owns(from); err != nil {
+		return resolvedHandle(err)
+	}
 	m := &merge{
 		id: b.c.others.Inc(), from: &from.e.record, into: &into.e.record, handle: newHandle(),
 		tf: from.token(OpMerge), ti: into.token(OpMerge),

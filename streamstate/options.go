@@ -12,7 +12,7 @@ import (
 
 // Options is what a book is made of. The zero value works. It is copied by [NewBook].
 //
-// Each duration is a deadline that an event arms. A negative one is never armed. Deadlines are never early, and at most
+// Each duration is a deadline that an event arms. A negative one is never armed; more than ten years count as ten. Deadlines are never early, and at most
 // an eighth of the shortest of them late.
 type Options struct {
 	// BeginWithin is how long a wanted partition may be without a claim before it is to be repaired. Zero: 30 s.
@@ -43,13 +43,16 @@ type Options struct {
 	Gap func()
 }
 
+// maxDeadline is the longest deadline: with the time that the book is old it has room in an alarm.
+const maxDeadline = 10 * 365 * 24 * time.Hour
+
 // limits are the options without zero values.
 func (o *Options) limits() limits {
 	or := func(d, def time.Duration) time.Duration {
 		if d == 0 {
 			return def
 		}
-		return d
+		return min(d, maxDeadline)
 	}
 	l := limits{lists: o.OnEvent != nil || o.Logger != nil, look: time.Hour}
 	for kind, d := range [numAlarms]time.Duration{

@@ -59,6 +59,9 @@ func NewTimestamp(partitions int, positions iter.Seq2[int, Position]) (Timestamp
 			}
 		}
 	}
+	if partitions == 0 {
+		return Timestamp{}, nil
+	}
 	return Timestamp{v}, nil
 }
 

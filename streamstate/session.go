@@ -70,6 +70,13 @@ func (b *Book[P]) Open(key Key, o OpenOptions[P]) (*Session[P], error) {
 	return s, nil
 }
 
+// empty lets go of the payload, and of the claims that were not used. Under the lock.
+func (e *entry[P]) empty() {
+	var none P
+	e.payload, e.pending, e.set = none, none, false
+	e.slab, e.used = nil, 0
+}
+
 // begin makes s the present session. Under the lock.
 func (e *entry[P]) begin(k *held, s *Session[P]) { e.session, k.life = s, &s.life }
 
@@ -78,9 +85,7 @@ func (e *entry[P]) begin(k *held, s *Session[P]) { e.session, k.life = s, &s.lif
 // what Carry returned.
 func (b *Book[P]) Reopen(s *Session[P], o ReopenOptions[P]) (*Session[P], error) {
 	e := s.e
-	if e.book != b.c {
-		err := badArgument("session", "of another book", "a session of this book")
-		b.c.refused(err)
+	if err := b.owns(s); err != nil {
 		return nil, err
 	}
 	next := newSession(e)
@@ -109,6 +114,16 @@ func (b *Book[P]) Reopen(s *Session[P], o ReopenOptions[P]) (*Session[P], error)
 	}
 	b.c.stats.reopened.Inc()
 	return next, nil
+}
+
+// owns refuses a session of another book.
+func (b *Book[P]) owns(s *Session[P]) error {
+	if s.e.book == b.c {
+		return nil
+	}
+	err := badArgument("session", "of another book", "a session of this book")
+	b.c.refused(err)
+	return err
 }
 
 // Session finds the session that an id names, or answers with a *[StaleError] that names the present one. So what comes
@@ -214,8 +229,9 @@ func (s *Session[P]) Opened() error {
 
 // OpenFailed answers the open request of a pending session: it is stopped, with the cause.
 func (s *Session[P]) OpenFailed(cause error) error {
+	why := ended("session", orElse(ErrOpenFailed, cause)) // outside the hold: it asks the cause
 	return s.e.do(s.token(OpOpenFailed), func(k *held) error {
-		k.stop(ended("session", orElse(ErrOpenFailed, cause)), false)
+		k.stop(why, false)
 		return nil
 	})
 }

@@ -240,8 +240,11 @@ func (s *Session[P]) update(op Op, fn func(Tx[P]) error) error {
 }
 
 // Pair runs fn as a transaction on two sessions of the book at once. Either's refusal is returned; [ErrSameSession] if
-// both belong to one key, [ErrArgument] if they belong to two books.
+// both belong to one key, [ErrArgument] if either belongs to another book.
 func (b *Book[P]) Pair(x, y *Session[P], fn func(x, y Tx[P]) error) error {
+	if err := b.owns(x); err != nil {
+		return err
+	}
 	return pairUp(&x.e.record, &y.e.record, x.token(OpPair), y.token(OpPair), func(kx, ky *held) error {
 		if fn == nil {
 			return needs("fn")
