@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -240,6 +241,9 @@ func underFio(t *testing.T, tcp bool, harms int, args, fioArgs []string, harm fu
 	}
 	t.Logf("harmed %d times in %v", harms, time.Since(began).Round(time.Millisecond))
 	require.NoError(t, <-end)
+	require.NoError(t, r.watch.await(limited(t), func(s *sight) bool { // one may have been slow of its own since the last harm
+		return !slices.ContainsFunc(s.replicas, func(rep jobtracker.ReplicaState) bool { return rep.Phase != jobtracker.Voting })
+	}), "not all became active")
 	c, err := nbd.Dial(limited(t), r.uri)
 	require.NoError(t, err)
 	require.NoError(t, c.Send(nbd.Call{Header: nbd.Header{Command: nbd.CmdFlush}}))
