@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/staleproof/staleproof/examples/internal/cli"
 )
 
 // The exit status.
@@ -77,8 +79,7 @@ func serve(ctx context.Context, again context.CancelFunc, cfg config, logger *lo
 	shown := make(chan struct{})
 	go func() {
 		defer close(shown)
-		f, ok := errOut.(*os.File)
-		n.show(showing, errOut, ok && isTerminal(f))
+		n.show(showing, errOut, cli.IsTerminal(errOut))
 	}()
 	select {
 	case <-ctx.Done():

@@ -47,11 +47,21 @@ func TestTwoInstancesShareTheWork(t *testing.T) {
 
 func TestRestartGoesOnWhereTheStoreLeftOff(t *testing.T) {
 	p := newPond(t, 2)
+	p.cluster.ShufflePartitionLeaders() // epochs begin with one
 	p.things(30)
 	dir := t.TempDir()
 	a := p.rig(dir, nil)
 	p.settle(a)
 	p.caughtUp(a)
+	require.NoError(t, a.flushAll(limited(t)))
+	at, known, err := a.store.position(a.topic(p.topic.name).id, 1)
+	require.NoError(t, err)
+	require.True(t, known)
+	require.Equal(t, streamstate.Position{Next: 30, Branch: uint64(p.cluster.PartitionInfo(p.topic.name, 1).Epoch)}, at, "the branch is the leader epoch")
+	require.NotZero(t, at.Branch)
+	for _, part := range a.view().Partitions {
+		require.Equal(t, uint64(a.view().Generation), part.Term, "the term is the group's generation")
+	}
 	a.end()
 	p.things(40) // those there were, again, and more
 

@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -165,12 +164,6 @@ func (n *node) show(ctx context.Context, out io.Writer, terminal bool) {
 // summary is what is told at the end.
 func (n *node) summary() {
 	n.log.Printf("%d records applied in %d commits; refused: %s", n.applied.Load(), n.commits.Load(), tally(n.refused()))
-}
-
-// isTerminal tells whether people look at it.
-func isTerminal(f *os.File) bool {
-	i, err := f.Stat()
-	return err == nil && i.Mode()&os.ModeCharDevice != 0
 }
 
 // kafkaLog has the client's log go where ours goes.

@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/staleproof/staleproof/examples/internal/cli"
 )
 
 // The exit status.
@@ -86,8 +88,7 @@ func serve(ctx context.Context, again context.CancelFunc, cfg config, logger *lo
 	logger.Printf("serving %s, %d bytes, on %s; a write is acknowledged by %d", clientURI(ln.Addr()), m.geometry.size, m.strength(), m.geometry.quorum)
 	showing, hide := context.WithCancel(ctx)
 	m.running.Go(func() {
-		f, ok := errOut.(*os.File)
-		m.status(showing, errOut, ok && isTerminal(f))
+		m.status(showing, errOut, cli.IsTerminal(errOut))
 	})
 	err = m.until(ctx)
 	hide()

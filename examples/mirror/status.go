@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -119,12 +118,6 @@ func (m *mirror) status(ctx context.Context, out io.Writer, terminal bool) {
 			return
 		}
 	}
-}
-
-// isTerminal tells whether people look at it.
-func isTerminal(f *os.File) bool {
-	i, err := f.Stat()
-	return err == nil && i.Mode()&os.ModeCharDevice != 0
 }
 
 // summary is what is told at the end.
