@@ -54,8 +54,8 @@ Ask any of them:
   curl 'http://127.0.0.1:8080/v1/status'      and /healthz
 
 A field is a name, or names with dots between them for objects in objects; each scalar of an array counts. A record
-replaces the one before it that has its key, and one without a value (a tombstone) deletes. There is no authentication:
-listen on the loopback, or on a network that you trust.
+replaces the one before it that has its key, and one without a value (a tombstone) deletes. Kafka 3.1 or newer is needed, which
+fetches by a topic's id. There is no authentication: listen on the loopback, or on a network that you trust.
 
 `
 

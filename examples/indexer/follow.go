@@ -141,7 +141,13 @@ func (n *node) work(q <-chan *parcel) {
 			n.cfg.beforeApply(p)
 		}
 		partition := int32(p.claim.Partition())
-		err := p.claim.Apply(b.pos, func(tx streamstate.Tx[*memtable]) error { return apply(tx, partition, b) })
+		err := p.claim.Apply(b.pos, func(tx streamstate.Tx[*memtable]) error {
+			err := apply(tx, partition, b)
+			if err == nil {
+				n.applied.Add(int64(len(p.records)))
+			}
+			return err
+		})
 		n.freed <- len(p.records)
 		if n.cfg.onApply != nil {
 			n.cfg.onApply(p, err)
@@ -150,7 +156,6 @@ func (n *node) work(q <-chan *parcel) {
 			n.slog.Debug("refused", "topic", p.topic.name, "partition", partition, "records", len(p.records), "err", err)
 			continue
 		}
-		n.applied.Add(int64(len(p.records)))
 		if o != (odd{}) {
 			n.mu.Lock()
 			n.odd.add(o)
@@ -226,6 +231,7 @@ func (n *node) renewer() {
 	}
 }
 
+// renewNow purges a topic, and adds it again when the client has told of the end of the old subscription.
 func (n *node) renewNow(name string) error {
 	n.mu.Lock()
 	wait := time.Until(n.renewed[name].Add(renewAfter))
@@ -245,7 +251,7 @@ func (n *node) renewNow(name string) error {
 	}
 	n.mu.Unlock()
 	n.cl.PurgeTopicsFromConsuming(name)
-	for { // until the client has told of the end of the old subscription
+	for {
 		n.mu.Lock()
 		assigned, changed := len(n.assigned[name]), n.changed
 		n.mu.Unlock()
@@ -258,6 +264,11 @@ func (n *node) renewNow(name string) error {
 			return nil
 		}
 	}
+	return n.addAgain(name)
+}
+
+// addAgain subscribes to a topic of which nothing is assigned. What was cut is wiped first.
+func (n *node) addAgain(name string) error {
 	n.mu.Lock()
 	t, wipe := n.topics[name], n.wipe[name]
 	n.renewed[name], n.renewing[name] = time.Now(), false

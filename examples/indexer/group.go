@@ -111,7 +111,7 @@ func (n *node) resolve(ctx context.Context) error {
 			continue
 		}
 		if id == (topicID{}) {
-			return fmt.Errorf("topic %s has no id: Kafka 2.8 or newer is needed", name)
+			return fmt.Errorf("topic %s has no id: Kafka 3.1 or newer is needed", name)
 		}
 		if err := n.live(ctx, name, id, len(t.Partitions)); err != nil {
 			return fmt.Errorf("topic %s: %w", name, err)

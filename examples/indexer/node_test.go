@@ -395,7 +395,12 @@ func TestHTTP(t *testing.T) {
 	require.True(t, got.Complete)
 	require.NotNil(t, got.Hits)
 	require.Empty(t, got.Hits)
+}
 
+func TestHTTPErrors(t *testing.T) {
+	p := newPond(t, 1)
+	a := p.rig(t.TempDir(), nil)
+	p.settle(a)
 	var wrong struct{ Error string }
 	for path, status := range map[string]int{
 		"/": http.StatusNotFound, "/v1/nothing": http.StatusNotFound, "/v1/lookup?topic=nothing&field=size": http.StatusNotFound,

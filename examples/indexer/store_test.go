@@ -175,6 +175,52 @@ func drawRow(t *rapid.T, offset int64) row {
 	return r
 }
 
+// half is a log of three partitions, of which some is committed, some applied only.
+type half struct {
+	t    *rapid.T
+	s    *store
+	id   topicID
+	m    *memtable
+	rows map[int32]map[string]row // the last of each key
+	next map[int32]uint64
+}
+
+// apply appends n rows to a partition.
+func (h *half) apply(p int32, n int) {
+	b := &batch{}
+	for range n {
+		r := drawRow(h.t, int64(h.next[p]))
+		b.rows, h.rows[p][r.key] = append(b.rows, r), r
+		h.next[p]++
+	}
+	b.pos.Next = h.next[p]
+	h.m.add(p, b)
+}
+
+// flush commits about half of what is in the memtable, or crashes, or is done and not known to be.
+func (h *half) flush() {
+	target, err := streamstate.NewTimestamp(3, func(yield func(int, streamstate.Position) bool) {
+		for p := range int32(3) {
+			if batches := h.m.parts[p]; len(batches) > 0 && !yield(int(p), batches[len(batches)/2].pos) {
+				return
+			}
+		}
+	})
+	require.NoError(h.t, err)
+	parts := h.m.upTo(target)
+	switch rapid.IntRange(0, 2).Draw(h.t, "flush") {
+	case 0:
+		h.s.beforeCommit = func() error { return errCrash }
+		require.ErrorIs(h.t, h.s.commit(h.id, parts), errCrash)
+		h.s.beforeCommit = nil
+	case 1:
+		require.NoError(h.t, h.s.commit(h.id, parts))
+	case 2:
+		require.NoError(h.t, h.s.commit(h.id, parts))
+		h.m.drop(target)
+	}
+}
+
 // TestScanIsTheLog holds lookups over a memtable and a store against the rows themselves, wherever the commits were, with
 // crashes in between, and however small the pages are.
 func TestScanIsTheLog(t *testing.T) {
@@ -182,72 +228,40 @@ func TestScanIsTheLog(t *testing.T) {
 	n := 0
 	rapid.Check(t, func(t *rapid.T) {
 		n++
-		id := topicID{byte(n), byte(n >> 8), byte(n >> 16)}
-		s, err := openStore(dir)
+		h := &half{t: t, id: topicID{byte(n), byte(n >> 8), byte(n >> 16)}, m: newMemtable(), next: map[int32]uint64{}}
+		h.rows = map[int32]map[string]row{0: {}, 1: {}, 2: {}}
+		var err error
+		h.s, err = openStore(dir)
 		require.NoError(t, err)
-		defer func() { require.NoError(t, s.close()) }()
-		_, err = s.ensure(id, "topic", testFields)
+		defer func() { require.NoError(t, h.s.close()) }()
+		_, err = h.s.ensure(h.id, "topic", testFields)
 		require.NoError(t, err)
-		m := newMemtable()
-		rows := map[int32]map[string]row{0: {}, 1: {}, 2: {}}
-		next := map[int32]uint64{}
 		for range rapid.IntRange(1, 12).Draw(t, "steps") {
-			p := int32(rapid.IntRange(0, 2).Draw(t, "partition"))
 			if rapid.Bool().Draw(t, "apply") {
-				b := &batch{}
-				for range rapid.IntRange(1, 4).Draw(t, "rows") {
-					r := drawRow(t, int64(next[p]))
-					b.rows, rows[p][r.key] = append(b.rows, r), r
-					next[p]++
-				}
-				b.pos.Next = next[p]
-				m.add(p, b)
-				continue
-			}
-			target, err := streamstate.NewTimestamp(3, func(yield func(int, streamstate.Position) bool) {
-				for p := range int32(3) {
-					if batches := m.parts[p]; len(batches) > 0 && !yield(int(p), batches[len(batches)/2].pos) {
-						return
-					}
-				}
-			})
-			require.NoError(t, err)
-			switch rapid.IntRange(0, 2).Draw(t, "flush") {
-			case 0: // crashes
-				s.beforeCommit = func() error { return errCrash }
-				if parts := m.upTo(target); len(parts) > 0 {
-					require.ErrorIs(t, s.commit(id, parts), errCrash)
-				}
-				s.beforeCommit = nil
-			case 1: // is done, and not known to be done
-				require.NoError(t, s.commit(id, m.upTo(target)))
-			case 2:
-				require.NoError(t, s.commit(id, m.upTo(target)))
-				m.drop(target)
+				h.apply(int32(rapid.IntRange(0, 2).Draw(t, "partition")), rapid.IntRange(1, 4).Draw(t, "rows"))
+			} else {
+				h.flush()
 			}
 		}
 		var parts []owned
 		for p := range int32(3) {
 			if rapid.IntRange(0, 3).Draw(t, "owned") > 0 {
-				parts = append(parts, owned{partition: p, pending: m.parts[p]})
+				parts = append(parts, owned{partition: p, pending: h.m.parts[p]})
 			}
 		}
 		if rapid.Bool().Draw(t, "late") { // the memtable was looked at before this, the store is after it
 			for p := range int32(3) {
-				r := drawRow(t, int64(next[p]))
-				rows[p][r.key] = r
-				next[p]++
-				m.add(p, &batch{streamstate.Position{Next: next[p]}, []row{r}})
+				h.apply(p, 1)
 			}
-			require.NoError(t, s.commit(id, m.parts))
+			require.NoError(t, h.s.commit(h.id, h.m.parts))
 		}
 		sp := span{field: uint8(rapid.IntRange(0, 1).Draw(t, "field")), limit: rapid.IntRange(1, 5).Draw(t, "limit")}
 		if rapid.Bool().Draw(t, "ranged") {
 			sp.from, _ = encodeValue("p")
 			sp.to, _ = encodeValue("pp")
 		}
-		require.NoError(t, s.view(id, func(v storeView) error {
-			require.Equal(t, wantHits(rows, parts, sp), allPages(t, v, sp, parts))
+		require.NoError(t, h.s.view(h.id, func(v storeView) error {
+			require.Equal(t, wantHits(h.rows, parts, sp), allPages(t, v, sp, parts))
 			return nil
 		}))
 	})
