@@ -175,10 +175,11 @@ func apply(tx streamstate.Tx[*memtable], partition int32, b *batch) error {
 	if err != nil {
 		return err
 	}
-	if i := slices.IndexFunc(b.rows, func(r row) bool { return uint64(r.offset) >= v.Received.Next }); i > 0 {
-		b = &batch{b.pos, b.rows[i:]} // what was received before is applied already
+	news := slices.IndexFunc(b.rows, func(r row) bool { return uint64(r.offset) >= v.Received.Next })
+	if news < 0 {
+		news = len(b.rows)
 	}
-	m.add(partition, b)
+	m.add(partition, &batch{b.pos, b.rows[news:]}) // what is before it was applied already
 	return nil
 }
 
