@@ -21,7 +21,8 @@ const (
 	demoGroup   = "demo"
 	demoLimit   = 40 * time.Second
 	demoSession = 2500 * time.Millisecond // so that the death of an instance is noticed soon
-	demoDelay   = 5 * time.Millisecond    // for each batch, so that work is under way whenever a partition moves
+	demoPause   = 20 * time.Millisecond   // between records that are written all the time
+	demoDelay   = demoPause               // for each batch, so that work is under way whenever a partition moves
 )
 
 // demo shows several instances whose partitions are moved about, and proves that their indexes are right.
@@ -159,7 +160,7 @@ func (s *show) stable() error {
 func (s *show) produce() {
 	ctx, stop := context.WithCancel(s.ctx)
 	s.stopTrickle, s.trickled = stop, make(chan error, 1)
-	go func() { s.trickled <- s.producer.trickle(ctx, max(s.size/500, 3), 20*time.Millisecond, dataset...) }()
+	go func() { s.trickled <- s.producer.trickle(ctx, max(s.size/500, 3), demoPause, dataset...) }()
 }
 
 // pause ends the continuous writing.
