@@ -242,7 +242,7 @@ func underFio(t *testing.T, tcp bool, harms int, args, fioArgs []string, harm fu
 	t.Logf("harmed %d times in %v", harms, time.Since(began).Round(time.Millisecond))
 	require.NoError(t, <-end)
 	require.NoError(t, r.watch.await(limited(t), func(s *sight) bool { // one may have been slow of its own since the last harm
-		return !slices.ContainsFunc(s.replicas, func(rep jobtracker.ReplicaState) bool { return rep.Phase != jobtracker.Voting })
+		return !slices.ContainsFunc(s.replicas[:len(kits)], func(rep jobtracker.ReplicaState) bool { return rep.Phase != jobtracker.Voting })
 	}), "not all became active")
 	c, err := nbd.Dial(limited(t), r.uri)
 	require.NoError(t, err)
