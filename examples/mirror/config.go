@@ -47,7 +47,8 @@ const usage = `mirror is a network block device that is kept on several replicas
 
 Clients connect to the address of -listen, for example: nbdinfo nbd://127.0.0.1:10809. The last MiB of each replica is
 mirror's own. A replica that is lost comes back by replay as long as it is within all three -offline limits; past one of
-them it needs a repair, and with -repair it is repaired while clients go on, and so is a blank one in the place of another. To keep within them, a flush is inserted after an eighth of -offline-jobs or -offline-bytes.
+them it is repaired while clients go on, and so is a blank one in the place of another. To keep within the limits, a flush
+is inserted after an eighth of -offline-jobs or -offline-bytes.
 
 Never run two mirrors on the same replicas. NBD cannot tell them apart, and neither can mirror: each would undo what the
 other has done. Only for files of -dir, on Linux, is the second one refused.
@@ -96,7 +97,7 @@ func parse(args []string, out io.Writer) (config, error) {
 	c.offlineBytes = defaultOfflineBytes
 	f.Var((*bytesFlag)(&c.offlineBytes), "offline-bytes", "`bytes` of jobs kept for the replay of a replica that is away")
 	f.DurationVar(&c.offlineFor, "offline-for", defaultOfflineFor, "how long a replica may be away")
-	f.BoolVar(&c.repair, "repair", false, "repair replicas that cannot replay while clients go on; not to be trusted yet, see README.md")
+	f.BoolVar(&c.repair, "repair", true, "repair replicas that cannot replay while clients go on")
 	f.Var((*bytesFlag)(&c.repairRate), "repair-rate", "`bytes` a second that are copied at most to a replica under repair (default: no limit)")
 	f.DurationVar(&c.replyTimeout, "reply-timeout", defaultReplyTimeout, "how long a replica may owe answers and give none before it counts as away")
 	f.DurationVar(&c.wait, "wait", defaultWait, "how long to wait for replicas at the start")

@@ -6,7 +6,7 @@
 //   - A write is acknowledged when a quorum of the replicas (-ack) has done it, a flush when a quorum has made durable
 //     everything acknowledged before it. What was flushed survives a crash of mirror and of any minority of the replicas.
 //   - A replica that is killed comes back by replay within the limits of -offline-jobs, -offline-bytes and -offline-for.
-//     Past them, and when it has failed a change or is a blank in the place of another, it is repaired with -repair while clients go on:
+//     Past them, and when it has failed a change or is a blank in the place of another, it is repaired while clients go on:
 //     what it has missed is copied to it, and it counts again when all of it is durable there (-repair, -repair-rate).
 //   - A reply that comes late, on a connection that has ended, is counted as an orphan and changes nothing.
 //   - No new connection to a replica is opened before the old one was read to its end: a stopped server still executes

@@ -13,14 +13,14 @@ import (
 
 // TestR01FioRepair: one replica after another is stopped with SIGSTOP until it is faulted, continued, stopped again in the
 // middle of its repair, and continued, under load: no error reaches fio, and at the end all are active and alike. With -stress
-// fifty times: that form was seen to fail once, with images that differ after fifty rounds; the cause is not known yet.
+// fifty times.
 func TestR01FioRepair(t *testing.T) {
 	harms, loops := 2, "--loops=2"
 	if *stress {
 		harms, loops = 10, "--loops=60" // underFio does five times as many
 	}
 	halves := 0
-	args := []string{"-repair", "-reply-timeout", "400ms", "-offline-for", "100ms", "-repair-rate", "4M"}
+	args := []string{"-reply-timeout", "400ms", "-offline-for", "100ms", "-repair-rate", "4M"}
 	r := underFio(t, true, harms, args, []string{loops}, func(r *rig, k *kit) {
 		victim := -1
 		await := func(until func(jobtracker.ReplicaState) bool) {

@@ -21,7 +21,7 @@ func TestRepair(t *testing.T) {
 		newRig(t, "-dir", dir, "-size", "8M").end()
 		g := make(gates, 7)
 		g[2].Store(true)
-		cfg, err := parse([]string{"-dir", dir, "-wait", "100ms", "-repair", "-repair-rate", "16M"}, io.Discard)
+		cfg, err := parse([]string{"-dir", dir, "-wait", "100ms", "-repair-rate", "16M"}, io.Discard)
 		require.NoError(t, err)
 		if blank {
 			require.NoError(t, os.Truncate(filepath.Join(dir, "replica-2.img"), 0))

@@ -49,7 +49,7 @@ func (m *mirror) replicaChanged(e jobtracker.Event) {
 	if needsRepair(e.To) && !needsRepair(e.From) {
 		what := "it is repaired as soon as it is here"
 		if !m.cfg.repair {
-			what = "it stays out, since -repair was not given"
+			what = "it stays out, since -repair is false"
 		}
 		d.tell("NEEDS A REPAIR: %s; the device goes on with the others", what)
 	}
