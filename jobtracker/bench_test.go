@@ -254,12 +254,11 @@ func BenchmarkTwoTrackers(b *testing.B) {
 	var works, controls [2]func()
 	for i := range works {
 		c := newCluster(b, Config[*int]{Reads: ReadAll, AutoSync: SyncOff})
-		at := 0
 		works[i] = func() {
 			for range 256 {
 				for range 16 {
-					c.submit(b, ops[at%len(ops)])
-					at++
+					c.submit(b, ops[c.at%len(ops)])
+					c.at++
 				}
 				c.serve(b, 16)
 			}
@@ -302,11 +301,14 @@ func gain(f [2]func()) float64 {
 
 // cluster is a tracker with three connections, served by whoever calls.
 type cluster struct {
+	_     [64]byte // two of them are to share no cache line
 	tr    *Tracker[*int]
 	conns [3]*Conn[*int]
 	poll  context.Context //nolint:containedctx // it has ended and stays so
 	buf   []Dispatch[*int]
 	last  JobID
+	at    int // in the trace
+	_     [64]byte
 }
 
 func newCluster(b testing.TB, cfg Config[*int]) *cluster {

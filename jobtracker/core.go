@@ -183,6 +183,8 @@ func newCore(lim limits, stats *counters) core {
 	c := core{lim: lim, stats: stats, base: 1, next: 1}
 	c.resize(64)
 	c.deps = make([]JobID, 256)
+	// Small slices that nearly every job writes to have whole cache lines, which no other tracker shares.
+	c.fx.resolved, c.scratch = make([]resolution, 0, 8), make([]JobID, 0, 16)
 	for r := range lim.n {
 		t := &c.reps[r].extents
 		t.size, t.blocks = lim.extent, lim.blocks
