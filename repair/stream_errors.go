@@ -39,7 +39,7 @@ func (e PartitionErrors) Error() string {
 }
 
 // RecoveryDueError says that the session is to be stopped, reopened, and its data rolled back to where the next session
-// begins: see the package's example. [streamstate.Session.Stop] ends the ticket.
+// begins: see the package documentation. [streamstate.Session.Stop] ends the ticket.
 type RecoveryDueError struct {
 	Key     streamstate.Key
 	Session streamstate.SessionID
