@@ -185,7 +185,14 @@ func TestR03_EndedByTheCallerAtEachStep(t *testing.T) {
 		"fault": func(c *jobtest.Cluster) { _ = c.Tracker.Fault(2, errTest) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			atEachStep(t, happen, func(t *testing.T, c *jobtest.Cluster, err error) {
+			outlived := 0
+			first := func(c *jobtest.Cluster) {
+				if happen(c); c.Replica(2).State().Phase == jobtracker.Repairing {
+					outlived++
+				}
+			}
+			atEachStep(t, first, func(t *testing.T, c *jobtest.Cluster, err error) {
+				require.Zero(t, outlived, "the repair ends in the hold of what ends it")
 				if name == "replace" || name == "fault" {
 					again(t, c, err)
 					return
