@@ -5,8 +5,9 @@ import (
 	"fmt"
 )
 
-// The kinds of refusal and of ending. Each error of this package matches one of them with [errors.Is]; the struct that
-// carries the facts is found with [errors.As]. After a refusal the state is as it was, and the refusal is counted.
+// The kinds of refusal and of ending. Each error of this package matches one of them with [errors.Is], or [ErrClosed] if
+// it refuses an open; the struct that carries the facts, where there are any, is found with [errors.As]. After a refusal
+// the state is as it was, and the refusal is counted, but for [ErrTxDone].
 var (
 	// ErrStaleSession matches a *[StaleError]: the record is gone or the session superseded.
 	ErrStaleSession = errors.New("streamstate: stale session")
@@ -102,7 +103,7 @@ var (
 // Reason is why a call was refused, in the order in which reasons are looked for: the first one counts.
 type Reason uint8
 
-// The reasons. Zero is none.
+// The reasons, each that of the error of its name. Zero is none.
 const (
 	ReasonStaleSession Reason = iota + 1
 	ReasonPhase

@@ -14,15 +14,15 @@ type counters struct {
 
 // Stats are counts since the book was made. Each is exact when it is read; together they are not a snapshot.
 type Stats struct {
-	Opened   uint64 // keys
-	Reopened uint64 // sessions begun by Reopen
-	Dropped  uint64 // drops begun
-	Merged   uint64 // merges done
-	Refused  [numReasons]uint64
+	Opened   uint64             // keys
+	Reopened uint64             // sessions begun by Reopen
+	Dropped  uint64             // drops begun
+	Merged   uint64             // merges done
+	Refused  [numReasons]uint64 // calls refused, by [Reason]: Refused[ReasonPhase]
 }
 
 // Refusals is the number of calls that were refused, for all reasons.
-func (s *Stats) Refusals() uint64 {
+func (s Stats) Refusals() uint64 {
 	var n uint64
 	for _, k := range s.Refused {
 		n += k

@@ -157,8 +157,9 @@ func (t ReadTx[P]) Payload() (P, error) {
 	return t.e.payload, nil
 }
 
-// Tx is a transaction: a [ReadTx], and the only way to change the session's payload. It can be made of nothing outside of
-// this package: were the field exported, a literal would turn a read transaction into one that writes.
+// Tx is a transaction: it has the methods of [ReadTx] and [View], and SetPayload, the only way to change the session's
+// payload. It can be made of nothing outside of this package: were the field exported, a literal would turn a read
+// transaction into one that writes.
 type Tx[P any] struct{ readTx[P] }
 
 type readTx[P any] = ReadTx[P]
