@@ -113,6 +113,19 @@ func TestFailingReplica(t *testing.T) {
 	}
 }
 
+// TestShutdownFailsNoMetadata: an answer that the server is shutting down reaches the sender beside the end of the
+// connection, and either may be looked at first. It faults nobody; an answer that the metadata has failed does.
+func TestShutdownFailsNoMetadata(t *testing.T) {
+	r, _ := withFailing(t, 4<<20)
+	r.phase(1, jobtracker.Voting)
+	w := &sender{session: r.drivers[1].current()}
+	w.note(note{err: nbd.ESHUTDOWN})
+	require.Equal(t, jobtracker.Voting, r.tracker.Stats().Replicas[1].State.Phase)
+	w.note(note{err: nbd.ENOSPC})
+	require.Equal(t, jobtracker.HomeFaulted, r.tracker.Stats().Replicas[1].State.Home)
+	r.end()
+}
+
 // bare is a backend that offers little.
 type bare struct{ info nbd.Info }
 

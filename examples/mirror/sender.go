@@ -176,9 +176,12 @@ func (w *sender) note(n note) {
 	switch {
 	case n.flush != nil:
 		w.flush = n.flush
+	case errors.Is(n.err, nbd.ESHUTDOWN): // the receiver has ended the connection for it; the replica has failed nothing
+		w.copy = nil
+		return
 	case n.err != nil:
 		w.copy = nil
-		_ = w.d.m.tracker.Fault(w.d.index, fmt.Errorf("writing its metadata: %w", n.err)) // it is connected
+		_ = w.d.m.tracker.Fault(w.d.index, fmt.Errorf("writing its metadata: %w", n.err)) // a faulted one stays so
 		return
 	default:
 		w.landed()
