@@ -70,7 +70,9 @@ func (c *core) stale(tok connToken, cause error) error {
 // late is the refusal of a completion on a connection that has ended, whatever job it names.
 func (c *core) late(tok connToken, id JobID, cause error) error {
 	c.stats.orphans[OrphanStaleConn].Inc()
-	return &OrphanError{Job: id, Conn: tok.conn, Current: c.liveConn(tok.replica), Cause: cause, Replica: uint8(tok.replica)}
+	e := c.newOrphan()
+	e.Job, e.Conn, e.Current, e.Cause, e.Replica = id, tok.conn, c.liveConn(tok.replica), cause, uint8(tok.replica)
+	return e
 }
 
 func (c *core) liveConn(r int) ConnID {
@@ -82,11 +84,24 @@ func (c *core) liveConn(r int) ConnID {
 
 // orphan is the typed refusal of a completion; only its count changes.
 func (c *core) orphan(tok connToken, id JobID, s *slot, kind Kind) error {
-	e := &OrphanError{Job: id, Conn: tok.conn, Current: tok.conn, Replica: uint8(tok.replica), Reason: c.classify(tok, id, s)}
+	e := c.newOrphan()
+	e.Job, e.Conn, e.Current, e.Replica, e.Reason = id, tok.conn, tok.conn, uint8(tok.replica), c.classify(tok, id, s)
 	if e.Reason == OrphanKindMismatch {
 		e.Kind, e.GotKind = s.kind, kind
 	}
 	c.stats.orphans[e.Reason].Inc()
+	return e
+}
+
+// orphanSlab is how many orphan errors are made at a time: one by one they take twice as long. None is used again.
+const orphanSlab = 8
+
+func (c *core) newOrphan() *OrphanError {
+	if len(c.orphans) == 0 {
+		c.orphans = make([]OrphanError, orphanSlab)
+	}
+	e := &c.orphans[0]
+	c.orphans = c.orphans[1:]
 	return e
 }
 

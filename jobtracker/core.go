@@ -65,6 +65,8 @@ type core struct {
 	applied uint64
 	behind  bool // too many callbacks wait to be run; set by the gate
 
+	orphans []OrphanError // blank; the next ones
+
 	todo todo
 	fx   effects
 }

@@ -329,6 +329,22 @@ func TestStaleConnIsTyped(t *testing.T) {
 	require.EqualValues(t, 12, tr.Stats().Orphans[OrphanStaleConn])
 }
 
+// TestKeptOrphansStay keeps orphan errors of both roads for longer than those that are made at a time: each says for ever
+// what it said.
+func TestKeptOrphansStay(t *testing.T) {
+	tr, conns := running(t, Config[int]{})
+	conns[1].Close(errDisk)
+	kept := make(map[JobID][2]error)
+	for id := range JobID(5 * orphanSlab) {
+		kept[id] = [2]error{conns[1].Complete(100+id, Result{}), conns[0].Complete(100+id, Result{})}
+	}
+	for id, e := range kept {
+		require.Equal(t, &OrphanError{Job: 100 + id, Conn: conns[1].ID(), Cause: errDisk, Replica: 1}, e[0])
+		require.Equal(t, &OrphanError{Job: 100 + id, Conn: conns[0].ID(), Current: conns[0].ID(), Reason: OrphanNeverIssued}, e[1])
+	}
+	require.EqualValues(t, 5*orphanSlab, tr.Stats().Orphans[OrphanNeverIssued])
+}
+
 // TestCompleteBatchSaysWhyItEnded has a batch end its own connection, and with it the activation: the replies behind
 // are orphans of that connection, and the cause is why the connection ended, as it is for those that come later.
 func TestCompleteBatchSaysWhyItEnded(t *testing.T) {
