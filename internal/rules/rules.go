@@ -233,7 +233,7 @@ func Files(t testing.TB, root string, fn func(path string)) {
 		switch {
 		case d.IsDir() && (d.Name() == "testdata" || rel != "." && d.Name() != ".ci" && strings.HasPrefix(d.Name(), ".")):
 			return filepath.SkipDir
-		case d.Type().IsRegular():
+		case d.Type().IsRegular() && d.Name() != ".git": // a file in a worktree
 			fn(rel)
 		}
 		return nil
