@@ -31,6 +31,7 @@ type config struct {
 	wait         time.Duration
 	repair       bool
 	repairRate   int64 // bytes a second; 0: no limit
+	plan         planFlag
 	demo         bool
 	verbose      bool
 	given        map[string]bool // flags that were given
@@ -50,6 +51,10 @@ mirror's own. A replica that is lost comes back by replay as long as it is withi
 them it is repaired while clients go on, and so is a blank one in the place of another. To keep within the limits, a flush
 is inserted after an eighth of -offline-jobs or -offline-bytes.
 
+If mirror is killed, the next one makes the replicas equal before it serves clients (-plan tells beforehand what it would
+copy): what was flushed is there, on all. That takes enough of the replicas that one of them has everything that was
+flushed: all but one less than -ack.
+
 Never run two mirrors on the same replicas. NBD cannot tell them apart, and neither can mirror: each would undo what the
 other has done. Only for files of -dir, on Linux, is the second one refused.
 
@@ -57,7 +62,8 @@ other has done. Only for files of -dir, on Linux, is the second one refused.
 
 const exitStatus = `
 Exit status: 0 when it was ended by SIGINT or SIGTERM and everything is durable; 1 when something failed; 2 for a bad
-command line; 3 when the replicas need a reconcile. A second signal ends it at once.
+command line; 3 when the replicas that are here do not make up the device: too few that know what they hold, or one of
+another device. A second signal ends it at once.
 `
 
 // The defaults of flags that limit something.
@@ -101,6 +107,7 @@ func parse(args []string, out io.Writer) (config, error) {
 	f.Var((*bytesFlag)(&c.repairRate), "repair-rate", "`bytes` a second that are copied at most to a replica under repair (default: no limit)")
 	f.DurationVar(&c.replyTimeout, "reply-timeout", defaultReplyTimeout, "how long a replica may owe answers and give none before it counts as away")
 	f.DurationVar(&c.wait, "wait", defaultWait, "how long to wait for replicas at the start")
+	f.Var(&c.plan, "plan", "print what the start would copy to make the replicas equal, as text or, with -plan=json, as JSON, and exit; nothing is touched")
 	f.BoolVar(&c.demo, "demo", false, "run the demonstration and exit")
 	f.BoolVar(&c.verbose, "v", false, "log connections and every change of a replica to the standard error")
 	if err := f.Parse(args); err != nil {
@@ -125,6 +132,13 @@ func (c *config) check() error {
 	}
 	if err := c.checkURIs(); err != nil {
 		return err
+	}
+	switch {
+	case c.plan == "":
+	case c.create:
+		return errors.New("-plan is for a device that there is, and -create makes a new one")
+	case len(c.uris) == 0 && c.dir == "":
+		return errors.New("-plan needs a device: -dir or -replica")
 	}
 	if len(c.uris) > 0 {
 		for _, name := range []string{"dir", "size", "replicas"} {
@@ -190,6 +204,14 @@ func (c *config) show(name string, v int64) string {
 		return bytesFlag(v).text()
 	}
 	return strconv.FormatInt(v, 10)
+}
+
+// answerTime is how long a server may owe one answer; it may take its time for a flush.
+func (c *config) answerTime(command nbd.Command) time.Duration {
+	if command == nbd.CmdFlush {
+		return 6 * c.replyTimeout
+	}
+	return c.replyTimeout
 }
 
 // address is where to listen.

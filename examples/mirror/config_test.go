@@ -33,6 +33,9 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"-replica", "nbd://h/x", "-dir", "d"}, "-dir is for replicas in this process"},
 		{[]string{"-replica", "http://h/x"}, "scheme is neither"},
 		{[]string{"-demo", "-size", "1M"}, "-size has no place in the demonstration"},
+		{[]string{"-plan"}, "-plan needs a device"},
+		{[]string{"-plan=x", "-dir", "d"}, "neither text nor json"},
+		{[]string{"-plan", "-create", "-replica", "nbd://h/x"}, "-create makes a new one"},
 		{[]string{"-replica", "foo"}, "scheme is neither"},
 		{[]string{"-replica", "nbd://h/x", "-replica", "nbd://i/x", "-replica", "nbd://h:10809/x"}, "-replica names nbd://h:10809/x twice"},
 	} {

@@ -115,13 +115,9 @@ func (d *driver) zero(ctx context.Context, l *link, size int64) error {
 }
 
 // ask does one request on a link that nobody else uses; data is read or written. A server that owes an answer for longer
-// than it may is given up, but it may take its time for a flush.
+// than it may is given up.
 func (d *driver) ask(ctx context.Context, l *link, command nbd.Command, off, length int64, data []byte) error {
-	most := d.m.cfg.replyTimeout
-	if command == nbd.CmdFlush {
-		most *= 6
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, most, errors.New("no answer in time"))
+	ctx, cancel := context.WithTimeoutCause(ctx, d.m.cfg.answerTime(command), errNoAnswer)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = l.client.Close() })
 	err := l.ask(nbd.Header{Command: command, Offset: uint64(off), Length: uint32(length)}, data)

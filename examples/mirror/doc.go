@@ -8,6 +8,8 @@
 //   - A replica that is killed comes back by replay within the limits of -offline-jobs, -offline-bytes and -offline-for.
 //     Past them, and when it has failed a change or is a blank in the place of another, it is repaired while clients go on:
 //     what it has missed is copied to it, and it counts again when all of it is durable there (-repair, -repair-rate).
+//   - Replicas that may differ at the start, after a crash of mirror, are made equal before clients are served, by what they
+//     remember; everything that was flushed is there, and whatever interrupts that, nothing is lost (-plan).
 //   - A reply that comes late, on a connection that has ended, is counted as an orphan and changes nothing.
 //   - No new connection to a replica is opened before the old one was read to its end: a stopped server still executes
 //     what lies in its socket.
@@ -17,8 +19,9 @@
 // The front (front.go) turns requests of NBD clients into jobs. A driver for each replica (driver.go) opens a link
 // (link.go), reads the metadata, and runs a session (session.go) for each life of the connection, with a receiver and a
 // sender (sender.go). The metadata in the last MiB of each replica (meta.go) and the rules of its dirty bits (dirty.go)
-// are pure. serve.go starts and stops all of it; create.go makes a new device on servers; repair.go drives the repair of
-// a replica, through repair.Live and the jobs of the tracker.
+// are pure. serve.go starts and stops all of it; create.go makes a new device on servers; reconcile.go makes replicas
+// equal at the start, through repair.Reconcile, and plan.go says what that would do; repair.go drives the repair of a
+// replica, through repair.Live and the jobs of the tracker.
 //
 // # Concurrency
 //

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	mrand "math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/staleproof/staleproof/jobtracker"
@@ -25,12 +26,15 @@ type driver struct {
 	m     *mirror
 	index int
 	source
-	id       jobtracker.ID // for a replica that is to be formatted
-	joined   func()        // closes first; once
-	first    chan struct{} // closed when the first session has made its generation durable, or will not
-	complain string        // the last trouble told, so that it is told once
+	id      jobtracker.ID // for a replica that is to be formatted
+	joined  func()        // closes first; once
+	first   chan struct{} // closed when the first session has made its generation durable, or will not
+	strikes atomic.Int32  // how often it was lost, or has failed something, in reconciliations
 
 	mu sync.Mutex
+	// complain is the last trouble told, so that it is told once.
+	// +checklocks:mu
+	complain string
 	// session is the present or last one.
 	// +checklocks:mu
 	session *session
@@ -91,15 +95,33 @@ func (d *driver) rest(ctx context.Context, pause time.Duration) bool {
 
 // connect opens the replica and has the tracker connect it.
 func (d *driver) connect(ctx context.Context) (*session, error) {
+	if d.strikes.Load() >= maxStrikes {
+		if err := d.m.stayOut(ctx, nil); err != nil {
+			return nil, err
+		}
+	}
 	l, err := d.openIn(ctx, openFor)
 	if err != nil {
+		return nil, err
+	}
+	if l.meta == nil && !d.m.create {
+		return d.admitBlank(ctx, l)
+	}
+	return d.admit(l)
+}
+
+// admitBlank introduces a blank replica when the activation has begun without it, or cannot: so that the device need not
+// wait until all of it is copied.
+func (d *driver) admitBlank(ctx context.Context, l *link) (*session, error) {
+	if err := d.m.stayOut(ctx, d.m.blanks); err != nil {
+		_ = l.client.Close()
 		return nil, err
 	}
 	return d.admit(l)
 }
 
 func (d *driver) openIn(ctx context.Context, most time.Duration) (*link, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, most, errors.New("no answer in time"))
+	ctx, cancel := context.WithTimeoutCause(ctx, most, errNoAnswer)
 	defer cancel()
 	return d.open(ctx)
 }
@@ -113,9 +135,8 @@ func (d *driver) admit(l *link) (*session, error) {
 	}
 	s := newSession(d, l, conn)
 	d.mu.Lock()
-	d.session = s
+	d.session, d.complain = s, ""
 	d.mu.Unlock()
-	d.complain = ""
 	if conn.Plan() == jobtracker.PlanRepair && l.meta == nil {
 		d.tell("it is blank")
 	}
@@ -159,16 +180,24 @@ func (d *driver) remembered(l *link) (meta, int) {
 
 // awaited tells why the replica is waited for at the start.
 func (d *driver) awaited(err error) {
-	d.complain = err.Error()
+	d.complains(err)
 	d.tell("cannot be connected: %v; trying for %v", err, d.m.cfg.wait)
 }
 
 // trouble tells why the replica cannot be connected, once.
 func (d *driver) trouble(err error) {
-	if s := err.Error(); s != d.complain {
-		d.complain = s
+	if d.complains(err) {
 		d.tell("cannot be connected: %v", err)
 	}
+}
+
+// complains notes a trouble, and tells whether it is another than before.
+func (d *driver) complains(err error) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	was := d.complain
+	d.complain = err.Error()
+	return was != d.complain
 }
 
 func (d *driver) tell(format string, args ...any) {

@@ -33,9 +33,14 @@ func (f *failing) Submit(ctx context.Context, r *nbd.Request) {
 // withFailing is a device whose replica 1 can be told to fail.
 func withFailing(t *testing.T, size int64) (*rig, *failing) {
 	t.Helper()
-	args := []string{"-create"}
-	var second *failing
-	for i := range 3 {
+	all, args := failingDisks(t, 3, size)
+	return newRig(t, append(args, "-create", "-repair=false")...), all[1]
+}
+
+// failingDisks are blank disks behind servers, and the flags that name them.
+func failingDisks(t *testing.T, n int, size int64) (all []*failing, args []string) {
+	t.Helper()
+	for range n {
 		disk, err := os.Create(filepath.Join(t.TempDir(), "disk"))
 		require.NoError(t, err)
 		require.NoError(t, disk.Truncate(size+metaSpace))
@@ -45,13 +50,10 @@ func withFailing(t *testing.T, size int64) (*rig, *failing) {
 			require.NoError(t, f.Close())
 			require.NoError(t, disk.Close())
 		})
-		b := &failing{File: f}
-		if i == 1 {
-			second = b
-		}
-		args = append(args, "-replica", served(t, b))
+		all = append(all, &failing{File: f})
+		args = append(args, "-replica", served(t, all[len(all)-1]))
 	}
-	return newRig(t, append(args, "-repair=false")...), second
+	return all, args
 }
 
 // TestFailingReplica: what one replica fails reaches no client. A failed change or metadata needs a repair; a failed read

@@ -37,15 +37,21 @@ func run(args []string, out, errOut io.Writer) int {
 		return exitUsage
 	}
 	logger := log.New(out, "mirror: ", 0)
+	if cfg.plan == planJSON {
+		logger.SetOutput(errOut)
+	}
 	debug := slog.New(slog.DiscardHandler)
 	if cfg.verbose {
 		debug = slog.New(slog.NewTextHandler(errOut, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if cfg.demo {
+	switch {
+	case cfg.demo:
 		err = demo(ctx, cfg, logger, debug)
-	} else {
+	case cfg.plan != "":
+		err = showPlan(ctx, cfg, logger, debug, out)
+	default:
 		err = serve(ctx, stop, cfg, logger, debug, errOut)
 	}
 	switch {
@@ -176,8 +182,10 @@ func gather(cfg config, logger *log.Logger) (p *parts, err error) {
 
 // openLocals opens the files of the replicas in dir; where there is none of them, a new device is made.
 func (p *parts) openLocals(dir string, cfg config, logger *log.Logger) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+	if cfg.plan == "" {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
 	}
 	n := cfg.replicas
 	if !cfg.given["replicas"] {
@@ -189,7 +197,9 @@ func (p *parts) openLocals(dir string, cfg config, logger *log.Logger) error {
 	if err != nil {
 		return err
 	}
-	p.create = !found
+	if p.create = !found; p.create && cfg.plan != "" {
+		return fmt.Errorf("there is no device in %s", dir)
+	}
 	var size int64
 	if p.create {
 		size = cfg.size + metaSpace

@@ -104,6 +104,12 @@ func tryRig(t *testing.T, args ...string) (*rig, error) {
 // rigOf starts a device; change may replace its sources.
 func rigOf(t *testing.T, cfg config, change func([]source)) (*rig, error) {
 	t.Helper()
+	return rigWithin(t.Context(), t, cfg, change)
+}
+
+// rigWithin is rigOf with a context that bounds the start.
+func rigWithin(ctx context.Context, t *testing.T, cfg config, change func([]source)) (*rig, error) {
+	t.Helper()
 	r := &rig{t: t, watch: newWatcher(jobtracker.MaxReplicas), said: newDiary(t.Output())}
 	r.watch.attach(&cfg)
 	logger, debug := log.New(r.said, "", 0), slog.New(slog.DiscardHandler)
@@ -117,7 +123,7 @@ func rigOf(t *testing.T, cfg config, change func([]source)) (*rig, error) {
 	if change != nil {
 		change(r.parts.sources)
 	}
-	r.mirror, err = start(t.Context(), cfg, r.parts.sources, r.parts.create, logger, debug)
+	r.mirror, err = start(ctx, cfg, r.parts.sources, r.parts.create, logger, debug)
 	if err != nil {
 		r.parts.close()
 		return r, err

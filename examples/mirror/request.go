@@ -105,8 +105,9 @@ func kindOf(c nbd.Command) jobtracker.Kind {
 	return 0 // not offered: the server refuses it
 }
 
-// call is a job on its way to a replica, or a copy of the metadata if it has no request.
+// call is a job on its way to a replica; without a kind it is a copy of the metadata, or a question.
 type call struct {
+	asked  chan error // of a question: where the answer goes; it has room for it
 	id     jobtracker.JobID
 	kind   jobtracker.Kind
 	half   jobtracker.Half // of a copy

@@ -55,13 +55,13 @@ func (s *session) send() {
 	}
 }
 
-// join waits for the activation to begin, and makes its generation durable before anything else is sent. False: nothing is
-// to be sent.
+// join waits for the activation to begin, and makes it durable before anything else is sent that its generation is the
+// replica's, and that it is not clean any more. False: nothing is to be sent.
 func (w *sender) join() bool {
 	defer w.d.joined()
 	m := w.d.m
 	select {
-	case <-m.begun.Done():
+	case <-m.ready:
 	case <-w.conn.Context().Done():
 		return false
 	}
@@ -74,23 +74,31 @@ func (w *sender) join() bool {
 	if phase == jobtracker.RepairReady {
 		w.behind, w.blank = true, w.link.meta == nil
 		m.book.update(func(b *extentBook) { b.joined(w.d.index) }) // it has not done all flushes since it was here
-		if !w.blank {
-			w.remember(w.meta.dirty)
+		if w.blank {
+			return true
 		}
-		return true
+		w.remember(w.meta.dirty)
+		return !w.meta.clean || w.taken()
 	}
 	w.remember(w.meta.dirty)
-	if w.meta.generation != m.generation {
-		w.meta.generation, w.meta.flush, w.meta.clean = m.generation, 0, false
-		w.writeMeta(0)
-		if !w.awaitCopy() {
-			return false
-		}
+	older := w.meta.generation != m.generation
+	if older {
+		w.meta.generation, w.meta.flush = m.generation, 0
+	}
+	if (older || w.meta.clean) && !w.taken() { // a reconciliation leaves it with the generation, and clean
+		return false
 	}
 	if w.conn.Plan() != jobtracker.PlanReplay {
 		m.book.update(func(b *extentBook) { b.joined(w.d.index) })
 	}
 	return true
+}
+
+// taken takes it back, durably, that the replica is clean. False: it has not landed.
+func (w *sender) taken() bool {
+	w.meta.clean = false
+	w.writeMeta(0)
+	return w.awaitCopy()
 }
 
 // loop sends until the connection ends.
@@ -222,7 +230,6 @@ func (w *sender) writeMeta(fence jobtracker.JobID) {
 		w.meta.generation = w.d.m.generation // a repaired replica remembers both with its last flush
 		w.blank = false
 	}
-	w.meta.clean = w.meta.clean && !w.behind
 	w.remember(w.meta.dirty)
 	w.meta.seq++
 	w.copies++

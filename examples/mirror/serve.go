@@ -16,9 +16,6 @@ import (
 	"github.com/staleproof/staleproof/jobtracker"
 )
 
-// errReconcile: the replicas hold different contents, or may.
-var errReconcile = errors.New("the replicas need a reconcile, which this version of mirror cannot do")
-
 // mirror is a device: its tracker, its replicas, its front.
 type mirror struct {
 	cfg        config
@@ -33,27 +30,42 @@ type mirror struct {
 	drivers    []*driver
 	server     *nbd.Server
 
-	reconcile atomic.Bool   // the tracker has said so
-	ending    atomic.Bool   // stop was called
-	failed    chan struct{} // closed when the activation has ended for want of replicas
-	fail      func()
-	final     chan struct{} // closed when all accepted flushes are in the book, after the activation
-	clean     atomic.Int32  // replicas that were left with everything
-	stopped   context.CancelFunc
-	running   sync.WaitGroup
+	ready   chan struct{} // closed when the activation has begun, and nothing that was asked for it is on its way
+	changed chan struct{} // has something when a replica has changed; for the start
+	blank   int           // replicas that were here at the start, and blank
+	blanks  chan struct{} // closed when the start cannot do without blank replicas
+	ending  atomic.Bool   // stop was called
+	failed  chan struct{} // closed when the activation has ended for want of replicas
+	fail    func()
+	final   chan struct{} // closed when all accepted flushes are in the book, after the activation
+	clean   atomic.Int32  // replicas that were left with everything
+	stopped context.CancelFunc
+	running sync.WaitGroup
 }
 
 // start opens the replicas and activates the device; when it returns, every replica that takes part remembers the new
 // generation. stop must follow. ctx bounds only the start.
 func start(ctx context.Context, cfg config, sources []source, create bool, logger *log.Logger, debug *slog.Logger) (*mirror, error) {
-	m := &mirror{cfg: cfg, log: logger, slog: debug, create: create, failed: make(chan struct{}), final: make(chan struct{})}
+	began := time.Now()
+	m, links, err := prepare(ctx, cfg, sources, create, logger, debug)
+	if err != nil {
+		return nil, err
+	}
+	left := cfg.wait - time.Since(began)
+	return m, m.await(ctx, m.launch(links), left)
+}
+
+// prepare opens the replicas and an activation; nobody is connected to it. What a new device needs beforehand is done.
+func prepare(ctx context.Context, cfg config, sources []source, create bool, logger *log.Logger, debug *slog.Logger) (*mirror, []*link, error) {
+	m := &mirror{
+		cfg: cfg, log: logger, slog: debug, create: create, failed: make(chan struct{}), final: make(chan struct{}),
+		ready: make(chan struct{}), changed: make(chan struct{}, 1), blanks: make(chan struct{}),
+	}
 	m.fail = sync.OnceFunc(func() { close(m.failed) })
 	for i, s := range sources {
 		m.drivers = append(m.drivers, newDriver(m, i, s))
 	}
-	began := time.Now()
 	links, err := m.open(ctx)
-	left := cfg.wait - time.Since(began)
 	if err == nil {
 		err = m.settleOn(ctx, links)
 	}
@@ -62,16 +74,16 @@ func start(ctx context.Context, cfg config, sources []source, create bool, logge
 	}
 	if err != nil {
 		closeLinks(links)
-		return nil, err
+		return nil, nil, err
 	}
-	return m, m.await(ctx, m.launch(links), left)
+	return m, links, nil
 }
 
 // open opens all replicas, and tries again until -wait has passed. Those that are still missing may come later, unless the
 // device is being made.
 func (m *mirror) open(ctx context.Context) ([]*link, error) {
 	asked := ctx
-	ctx, cancel := context.WithTimeoutCause(ctx, m.cfg.wait, errors.New("no answer in time"))
+	ctx, cancel := context.WithTimeoutCause(ctx, m.cfg.wait, errNoAnswer)
 	defer cancel()
 	links, errs := make([]*link, len(m.drivers)), make([]error, len(m.drivers))
 	var wg sync.WaitGroup
@@ -146,15 +158,15 @@ func (m *mirror) settleOn(ctx context.Context, links []*link) error {
 		case known == nil:
 			known = &l.meta.geometry
 		case *known != l.meta.geometry:
-			return fmt.Errorf("replica %d (%s): %w", i, m.drivers[i].name, &foreignError{has: l.meta.geometry, want: *known})
+			return fmt.Errorf("%w: replica %d (%s): %w", errReconcile, i, m.drivers[i].name, &foreignError{has: l.meta.geometry, want: *known})
 		case twice:
-			return fmt.Errorf("replicas %d and %d are the same one (%x)", other, i, l.meta.replica)
+			return fmt.Errorf("%w: replicas %d and %d are the same one (%x)", errReconcile, other, i, l.meta.replica)
 		}
 		names[l.meta.replica] = i
 	}
 	switch {
 	case known == nil:
-		return errors.New("all replicas that can be reached are blank: -create makes a new device of them")
+		return fmt.Errorf("%w: all that can be reached are blank; -create makes a new device of them", errReconcile)
 	case known.replicas != len(links):
 		return fmt.Errorf("the device has %d replicas, and %d are given", known.replicas, len(links))
 	case m.cfg.ack != 0 && m.cfg.ack != known.quorum:
@@ -198,30 +210,49 @@ func (m *mirror) resolved(r jobtracker.Resolved[*request]) {
 	}
 }
 
-// launch connects the replicas that are here, those that have the most first, so that they are the ones that the device
-// begins with, and starts all drivers. It returns the drivers that take part in the start.
+// launch connects the replicas that are here and starts all drivers. It returns the drivers that take part in the start.
 func (m *mirror) launch(links []*link) (here []*driver) {
+	ctx, cancel := context.WithCancel(context.Background())
+	m.stopped = cancel
+	sessions, here := m.admit(links)
+	for i, d := range m.drivers {
+		m.running.Go(func() {
+			s := sessions[i]
+			if l := links[i]; s == nil && l != nil && l.meta == nil && !m.create {
+				s, _ = d.admitBlank(ctx, l) // else it is tried again
+			}
+			d.run(ctx, s)
+		})
+	}
+	return here
+}
+
+// admit connects the replicas that are here and not blank, those that have the most first, so that they are the ones that
+// the device begins with.
+func (m *mirror) admit(links []*link) (sessions []*session, here []*driver) {
 	order := make([]int, len(links))
 	for i := range order {
 		order[i] = i
 	}
 	sort.SliceStable(order, func(a, b int) bool { return before(links[order[a]], links[order[b]]) })
-	ctx, cancel := context.WithCancel(context.Background())
-	m.stopped = cancel
+	sessions = make([]*session, len(links))
 	for _, i := range order {
-		d := m.drivers[i]
-		var s *session
-		if links[i] != nil {
-			var err error
-			if s, err = d.admit(links[i]); err != nil {
-				d.trouble(err)
-			} else {
-				here = append(here, d)
-			}
+		l, d := links[i], m.drivers[i]
+		if l != nil && l.meta == nil && !m.create {
+			m.blank++
+			continue
 		}
-		m.running.Go(func() { d.run(ctx, s) })
+		if l == nil {
+			continue
+		}
+		var err error
+		if sessions[i], err = d.admit(l); err != nil {
+			d.trouble(err)
+			continue
+		}
+		here = append(here, d)
 	}
-	return here
+	return sessions, here
 }
 
 // before tells whether replica a has more than b.
@@ -249,16 +280,12 @@ func before(a, b *link) bool {
 // await waits until the activation has begun and every replica of it remembers its generation. More replicas may come for
 // what is left of -wait; those that are here may take as long as for any answer. On error the device is stopped.
 func (m *mirror) await(ctx context.Context, here []*driver, left time.Duration) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, max(left, m.cfg.replyTimeout, settleFor), errors.New("its replicas gave no answer in time"))
-	defer cancel()
-	err := m.judge(here)
+	err := m.begin(ctx, here, max(left, settleFor))
 	if err == nil {
-		coming, cancel := context.WithTimeoutCause(ctx, max(left, settleFor), errors.New("not enough replicas in time"))
-		err = m.begun.Wait(coming)
-		cancel()
-	}
-	for _, d := range here {
-		if err == nil {
+		close(m.ready)
+		ctx, cancel := context.WithTimeoutCause(ctx, max(m.cfg.replyTimeout, settleFor), errors.New("its replicas gave no answer in time"))
+		defer cancel()
+		for _, d := range here {
 			select {
 			case <-d.first:
 			case <-ctx.Done():
@@ -272,76 +299,44 @@ func (m *mirror) await(ctx context.Context, here []*driver, left time.Duration) 
 	return err
 }
 
-// judge looks whether those that are here are enough. More of them would not help if what they hold differs.
-func (m *mirror) judge(here []*driver) error {
-	needed := m.geometry.replicas - m.geometry.quorum + 1
+// begin has the activation begin: by itself if enough replicas are here, or may come, that hold the same; else by a
+// reconciliation.
+func (m *mirror) begin(ctx context.Context, here []*driver, left time.Duration) error {
+	if m.hasBegun() {
+		return nil
+	}
+	deadline := time.Now().Add(left)
+	if len(here)+m.blank < m.geometry.replicas && m.equalLater(here) {
+		m.log.Printf("%d of %d replicas are here; the device needs %d, of which %d hold the same, or a reconciliation",
+			len(here)+m.blank, m.geometry.replicas, m.geometry.replicas-m.geometry.quorum+1, m.geometry.quorum)
+		coming, cancel := context.WithDeadline(ctx, deadline)
+		err := m.begun.Wait(coming)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	return m.reconcile(ctx, deadline)
+}
+
+// hasBegun tells whether the activation has begun, or ended without.
+func (m *mirror) hasBegun() bool {
 	select {
 	case <-m.begun.Done():
-		return nil
+		return true
 	default:
+		return false
 	}
-	if m.reconcile.Load() && (len(here) == m.geometry.replicas || !m.equalLater(here)) {
-		m.explain(here)
-		return errReconcile
-	}
-	m.log.Printf("%d of %d replicas are here; the device needs %d, of which %d hold the same", len(here), m.geometry.replicas, needed, m.geometry.quorum)
-	return nil
 }
 
 // equalLater tells whether replicas that are still away could make up a quorum with those that are here.
 func (m *mirror) equalLater(here []*driver) bool {
-	top := here[0].current().link
 	for _, d := range here {
-		if l := d.current().link; l.meta != nil && l.meta.hello().Dirty && !before(top, l) {
+		if l := d.current().link; l.meta.hello().Dirty && !before(here[0].current().link, l) {
 			return false
 		}
 	}
 	return true
-}
-
-// explain tells what each replica holds, and what can be done.
-func (m *mirror) explain(here []*driver) {
-	defer m.advise(here)
-	for _, d := range here {
-		l := d.current().link
-		if l.meta == nil {
-			d.tell("it is blank")
-			continue
-		}
-		h := l.meta.hello()
-		state := "clean"
-		if h.Dirty {
-			state = fmt.Sprintf("DIRTY: mirror did not end as it should, and %d of %d extents of %s may differ",
-				l.meta.dirty.count(), l.meta.extents(), bytesFlag(l.meta.extent).text())
-		}
-		d.tell("generation %d, flush %d, %s", h.Generation, h.Flush, state)
-	}
-}
-
-// advise tells how to get the device back. A flush was answered when a quorum had remembered it, so that if all but less
-// than a quorum are here, the newest of them has everything that was flushed.
-func (m *mirror) advise(here []*driver) {
-	var newest *driver
-	known := 0
-	for _, d := range here {
-		if l := d.current().link; l.meta != nil {
-			known++
-			if newest == nil || flushedAfter(l.meta, newest.current().link.meta) {
-				newest = d
-			}
-		}
-	}
-	if newest == nil || known <= m.geometry.replicas-m.geometry.quorum {
-		return
-	}
-	has := newest.current().link.meta
-	m.log.Printf("nothing that was flushed is lost: each replica holds the device in all but its last MiB; the newest is replica %d (generation %d, flush %d): it can be copied to a new device, at least as large as the replica, with nbdcopy",
-		newest.index, has.generation, has.flush)
-}
-
-// flushedAfter tells whether a's last flush is later than b's.
-func flushedAfter(a, b *meta) bool {
-	return a.generation > b.generation || a.generation == b.generation && a.flush > b.flush
 }
 
 // serve offers the device to clients; the error is that of the listener.
@@ -391,6 +386,22 @@ func (m *mirror) stop() error {
 	defer force.Stop()
 	m.running.Wait()
 	return errors.Join(err, m.tracker.Close().Wait(ctx))
+}
+
+// errKilled ends what goes on when a mirror is killed.
+var errKilled = errors.New("mirror was killed")
+
+// kill ends the device as the death of the process would: nothing more is sent to a replica, nothing is made durable, and
+// no replica is told that it is clean. What replicas were sent they may still do; it waits until they have.
+func (m *mirror) kill() {
+	m.ending.Store(true)
+	_ = m.tracker.Disable(errKilled)
+	if m.server != nil {
+		_ = m.server.Close()
+	}
+	m.stopped()
+	m.running.Wait()
+	<-m.tracker.Close().Done()
 }
 
 // deactivate ends the activation with a last flush, or by force.

@@ -15,7 +15,8 @@ import (
 
 const (
 	batchSize  = 32
-	metaCookie = 1 << 63 // of a copy of the metadata; every other cookie is a job's id
+	metaCookie = 1 << 63 // of a copy of the metadata
+	askCookie  = 1 << 62 // of a question; every other cookie is a job's id
 )
 
 // session is one life of a replica's connection: from the tracker's Connect to the end of the stream.
@@ -42,6 +43,10 @@ type session struct {
 	drained chan struct{} // closed when the stream has been read to its end
 
 	received *call // of the receiver: what the reply being read answers
+
+	asking sync.Mutex // the sending half belongs to one question at a time, while the sender waits for the beginning
+	// +checklocks:asking
+	asked uint64
 }
 
 // note is an answer that the sender acts upon: to a flush, or, without one, to a copy of the metadata.
@@ -144,6 +149,8 @@ func (s *session) answer(c *call, err error) {
 		s.conn.Close(err)
 	}
 	switch {
+	case c.asked != nil:
+		c.asked <- err
 	case c.kind == 0:
 		s.notes <- note{err: err}
 	case c.number != 0 && err == nil && s.conn.Context().Err() == nil:
@@ -180,6 +187,45 @@ func (s *session) leftovers() {
 			return
 		}
 	}
+}
+
+var errNoAnswer = errors.New("no answer in time")
+
+// ask does one request, before the sender has anything to send; data is read or written. It returns when the request was
+// answered, or when the connection has ended: so nothing that was asked is executed later, beside the next connection's. A
+// server that owes the answer for longer than it may loses the connection. It may be called on many goroutines.
+func (s *session) ask(command nbd.Command, flags nbd.CommandFlags, off, length int64, data []byte) error {
+	most := s.d.m.cfg.answerTime(command)
+	late := time.AfterFunc(most, func() { s.conn.Close(errNoAnswer) })
+	defer late.Stop()
+	c := &call{asked: make(chan error, 1)}
+	out := nbd.Call{Header: nbd.Header{Command: command, Flags: flags, Offset: uint64(off), Length: uint32(length)}}
+	switch command {
+	case nbd.CmdRead:
+		c.data = data
+	case nbd.CmdWrite:
+		out.Payload = data
+	case nbd.CmdWriteZeroes, nbd.CmdTrim, nbd.CmdFlush, nbd.CmdCache, nbd.CmdDisc:
+	}
+	if err := s.post(out, c); err != nil {
+		s.conn.Close(err)
+	}
+	select {
+	case err := <-c.asked:
+		return err
+	case <-s.conn.Context().Done():
+		return context.Cause(s.conn.Context())
+	}
+}
+
+// post sends a question.
+func (s *session) post(out nbd.Call, c *call) error {
+	s.asking.Lock()
+	defer s.asking.Unlock()
+	s.asked++
+	out.Cookie = askCookie | s.asked
+	s.register(out.Cookie, c)
+	return s.link.client.Send(out)
 }
 
 // register keeps a call for its reply.

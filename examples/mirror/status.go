@@ -26,8 +26,7 @@ func (m *mirror) event(e jobtracker.Event) {
 			m.log.Printf("the device has ENDED: no replica is left that has everything")
 			m.fail()
 		}
-	case jobtracker.ReconcileNeeded:
-		m.reconcile.Store(true) // told when all that are here have been heard
+	case jobtracker.ReconcileNeeded: // the start sees to it when all that are here have been heard
 	case jobtracker.ReadMismatch, jobtracker.WriteLost:
 		m.log.Printf("%v: job %d, replica %d: %v", e.Kind, e.Job, e.Replica, e.Cause)
 	}
@@ -37,6 +36,10 @@ func (m *mirror) event(e jobtracker.Event) {
 }
 
 func (m *mirror) replicaChanged(e jobtracker.Event) {
+	select {
+	case m.changed <- struct{}{}:
+	default: // there is something in it
+	}
 	d := m.drivers[e.Replica]
 	why := ""
 	if e.Cause != nil {
