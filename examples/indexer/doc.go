@@ -29,7 +29,7 @@
 // node.go starts and stops an instance, group.go has the callbacks of the group, follow.go polls, decodes and applies,
 // flush.go commits, repair.go is the source that a session's driver of repair asks. The memtable (memtable.go) is the payload
 // of a session; the store (store.go, scan.go) is a bbolt file. query.go, http.go and lookup.go answer; value.go and decode.go
-// make entries of records. generate.go has the broker and the data set that are used without -brokers; demo.go,
+// make entries of records. brokers.go and generate.go have the brokers and the data set that are used without -brokers; demo.go,
 // demo_faults.go, child.go and verify.go are the demonstration.
 //
 // # Concurrency
@@ -43,6 +43,8 @@
 // # What it leaves out
 //
 // What a recovery takes back is indexed anew, not in part. Retention deletes records, not entries: only a tombstone or
-// a later record of the same key does. Numbers are indexed as float64. A tombstone must be read before the brokers remove it
+// a later record of the same key does. Records that are deleted before this instance has read them are another matter: which
+// entries they replaced cannot be known, so the partition is indexed anew from what the log still has. They are in no index
+// then, nor is what came before them; an instance that had read them keeps its entries. Numbers are indexed as float64. A tombstone must be read before the brokers remove it
 // (delete.retention.ms), so an instance must not be away for longer and come back on its old store.
 package main

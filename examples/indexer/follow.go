@@ -135,8 +135,7 @@ func (n *node) cutLocked(name string, p int32) bool {
 // work is handed in all the same, and has no effect.
 func (n *node) work(q <-chan *parcel) {
 	for p := range q {
-		b, o := decode(p.records, p.topic.fields)
-		n.delay()
+		b, o := n.decoded(p)
 		if n.cfg.beforeApply != nil {
 			n.cfg.beforeApply(p)
 		}
@@ -163,6 +162,16 @@ func (n *node) work(q <-chan *parcel) {
 		}
 		n.flushIfFull(p.topic, p.claim.Session())
 	}
+}
+
+// decoded makes a batch of a parcel. That of a claim which has ended is not worth the time: it is refused in any case, and the
+// next claim's records wait behind it.
+func (n *node) decoded(p *parcel) (*batch, odd) {
+	if p.claim.Context().Err() != nil {
+		return &batch{pos: positionAfter(p.records[len(p.records)-1])}, odd{}
+	}
+	n.delay()
+	return decode(p.records, p.topic.fields)
 }
 
 // apply puts a batch into the memtable, in the hold in which the claim was found to be live.

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -59,22 +58,6 @@ func (g generated) config() map[string]string {
 		return map[string]string{"cleanup.policy": "compact"}
 	}
 	return nil
-}
-
-// startBroker is a cluster of n brokers in this process, with the topics of the data set. It does not outlive the process.
-func startBroker(n int, sessions time.Duration) (*kfake.Cluster, error) {
-	c, err := kfake.NewCluster(kfake.NumBrokers(n), kfake.GroupMinSessionTimeout(sessions))
-	if err != nil {
-		return nil, err
-	}
-	for _, g := range dataset {
-		if err := c.CreateTopic(g.name, g.partitions, g.config()); err != nil {
-			c.Close()
-			return nil, err
-		}
-	}
-	c.ShufflePartitionLeaders() // so that epochs do not begin with zero
-	return c, nil
 }
 
 // producer writes records of the data set.

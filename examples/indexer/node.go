@@ -90,9 +90,9 @@ type node struct {
 	generation int32
 	// +checklocks:mu
 	odd odd
-	// repairs are the steps of repair that were begun, by topic.
+	// repairs are the tickets of repair that were taken up, by topic.
 	// +checklocks:mu
-	repairs map[string]int64
+	repairs map[string]rungs
 	// wake ends the present poll.
 	// +checklocks:mu
 	wake func()
@@ -134,7 +134,7 @@ func startNode(ctx context.Context, cfg config, ln net.Listener, logger *log.Log
 		freed:   make(chan int, maxQueued+maxPoll),
 		renew:   make(chan string, len(cfg.indexes)),
 		failed:  make(chan struct{}),
-		changed: make(chan struct{}), wake: func() {}, repairs: make(map[string]int64), restarts: make(chan restarting, 64),
+		changed: make(chan struct{}), wake: func() {}, repairs: make(map[string]rungs), restarts: make(chan restarting, 64),
 		topics: make(map[string]*topic), assigned: make(map[string]map[int32]bool),
 		renewing: make(map[string]bool), renewed: make(map[string]time.Time), wipe: make(map[string][]int32),
 		generation: -1,

@@ -62,12 +62,18 @@ func (n *node) rollBack(t *topic, to streamstate.Timestamp) error {
 	return nil
 }
 
-// onRepair tells of a repair.
+// rungs are how many tickets of repair were taken up, by what they are for: restart, shut-down, resubscribe, recover.
+type rungs map[string]uint64
+
+// onRepair tells of a repair. Every rung above restart is told once as the escalation that it is.
 func (n *node) onRepair(t *topic, e repair.StreamEvent) {
 	n.slog.Debug("repair", "topic", t.name, "event", e.Kind, "work", e.Work, "partition", e.Partition, "attempt", e.Attempt, "err", e.Err)
-	if e.Kind == repair.StreamEscalated || e.Kind == repair.StreamAsked && e.Attempt == 1 {
+	if e.Kind == repair.StreamEscalated || e.Kind == repair.StreamAsked && e.Attempt == 1 && e.Work == "restart" {
 		n.mu.Lock()
-		n.repairs[t.name]++
+		if n.repairs[t.name] == nil {
+			n.repairs[t.name] = make(rungs)
+		}
+		n.repairs[t.name][e.Work]++
 		n.mu.Unlock()
 		n.log.Printf("topic %s: repair: %s of %s", t.name, e.Work, nameOfPart(e.Partition))
 	}

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -35,8 +37,8 @@ func (r *rig) claims() map[int32]*claim {
 	return all
 }
 
-// steps is how many steps of repair it has begun.
-func (r *rig) steps() int64 { return r.view().Repairs[r.pond.topic.name] }
+// steps are the tickets of repair that it has taken up.
+func (r *rig) steps() rungs { return r.view().Repairs[r.pond.topic.name] }
 
 // TestPartitionFaultedAtTheBroker: it is fetched again from what is received, under a new claim; the others go on.
 func TestPartitionFaultedAtTheBroker(t *testing.T) {
@@ -55,7 +57,7 @@ func TestPartitionFaultedAtTheBroker(t *testing.T) {
 	now := a.claims()
 	require.NotSame(t, former[0], now[0])
 	require.Same(t, former[1], now[1])
-	require.Equal(t, int64(1), a.steps(), "one restart")
+	require.Equal(t, rungs{"restart": 1}, a.steps())
 	require.Equal(t, int64(42), a.applied.Load(), "each record once")
 }
 
@@ -67,7 +69,7 @@ func TestPartitionStaysFaulted(t *testing.T) {
 	p.settle(a)
 	p.caughtUp(a)
 	former := a.claims()
-	<-p.fault(func() bool { return a.steps() < 3 }) // a restart, another one, a resubscribe
+	<-p.fault(func() bool { return a.steps()["resubscribe"] == 0 })
 	p.write(0, `late {"color":"red"}`)
 	p.until("another subscription", func() bool { now := a.claims()[1]; return now != nil && now != former[1] })
 	p.settle(a)
@@ -101,7 +103,7 @@ func TestLeaderMovesAndBrokerIsLost(t *testing.T) {
 	for i, c := range a.claims() {
 		require.Same(t, former[i], c)
 	}
-	require.Zero(t, a.steps())
+	require.Empty(t, a.steps())
 }
 
 // TestRecovery: a claim that must go back to nothing has the session stopped and read again from what is committed.
@@ -150,5 +152,49 @@ func TestDeletedWhileItCannotBeFetched(t *testing.T) {
 		return len(froms) == 1 && froms[0] == 0 && a.following()[0] == 23
 	})
 	p.requireLog(a)
-	require.Positive(t, a.steps())
+	require.Positive(t, a.steps()["resubscribe"])
+}
+
+// TestDeletedWhileItIsWithheld: what the client wants next is not in the log any more when the broker can read its disk again.
+// Until then the client waits by itself.
+func TestDeletedWhileItIsWithheld(t *testing.T) {
+	p := newPond(t, 2)
+	p.things(20)
+	a := p.rig(t.TempDir(), nil)
+	p.settle(a)
+	p.caughtUp(a)
+	require.NoError(t, a.flushAll(limited(t)))
+	other := a.claims()[1]
+	end := withhold(p.cluster, p.topic.name, 0)
+	p.write(0, `answers-a-fetch-in-hand {"color":"red"}`)
+	p.write(0, `thing-1 {"color":"unread"}`, `thing-2 {"color":"unread"}`, `thing-3 {"color":"read"}`)
+	p.write(1, `other {"color":"red"}`)
+	p.until("the other partition goes on", func() bool { return a.following()[1] == 21 })
+	require.Same(t, other, a.claims()[1])
+	require.Empty(t, a.steps(), "what the client waits out is not repaired")
+	require.NoError(t, p.cluster.DeleteRecords(p.topic.name, 0, 23))
+	end()
+	p.until("it is indexed anew", func() bool { return a.following()[0] == 24 && slices.Equal([]int{0, 20}, a.froms()) })
+	p.caughtUp(a)
+	p.requireLog(a)
+	require.Positive(t, a.steps()["resubscribe"])
+	require.Zero(t, a.steps()["recover"])
+}
+
+// TestClaimThatHasEndedIsNotDecoded: the records of its successor wait behind it.
+func TestClaimThatHasEndedIsNotDecoded(t *testing.T) {
+	p := newPond(t, 1)
+	p.things(10)
+	parcels := make(chan *parcel, 10)
+	a := p.rig(t.TempDir(), func(c *config) { c.beforeApply = func(q *parcel) { parcels <- q } })
+	p.settle(a)
+	p.caughtUp(a)
+	q := <-parcels
+	a.cfg.decodeDelay = time.Hour // but for the protection, this test would never end
+	require.NoError(t, q.claim.End(streamstate.HandOver))
+	b, o := a.decoded(q)
+	require.Equal(t, uint64(10), b.pos.Next)
+	require.Empty(t, b.rows)
+	require.Equal(t, odd{}, o)
+	require.ErrorIs(t, q.claim.Apply(b.pos, func(streamstate.Tx[*memtable]) error { return nil }), streamstate.ErrStaleClaim)
 }

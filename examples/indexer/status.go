@@ -34,7 +34,7 @@ type view struct {
 	Behind     uint64            `json:"behind"`
 	Partitions []partAnswer      `json:"partitions"`
 	Refused    map[string]uint64 `json:"refused"` // by reason
-	Repairs    map[string]int64  `json:"repairs"` // steps that were begun, by topic
+	Repairs    map[string]rungs  `json:"repairs"` // tickets that were taken up, by topic
 	Foreign    int               `json:"foreign_records"`
 	Odd        string            `json:"odd_records,omitempty"`
 }
@@ -49,7 +49,10 @@ func (n *node) view() view {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	v.Repairs = maps.Clone(n.repairs)
+	v.Repairs = make(map[string]rungs, len(n.repairs))
+	for name, r := range n.repairs {
+		v.Repairs[name] = maps.Clone(r)
+	}
 	v.Generation, v.Foreign, v.Odd = n.generation, n.foreign, n.odd.String()
 	for t, at := range received {
 		for p, f := range t.follows {

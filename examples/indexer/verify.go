@@ -198,8 +198,9 @@ func few(lines []string) string {
 }
 
 // checkStore holds what is on a disk against the log, for every partition of which there is a position: entries and position
-// must belong together, whenever the process was killed. It returns how many partitions it looked at.
-func checkStore(s *store, history logs, ids map[string]topicID) (partitions int, err error) {
+// must belong together, whenever the process was killed. What has gone past a point up to which unread records were deleted
+// must have begun anew, behind it. It returns how many partitions it looked at.
+func checkStore(s *store, history logs, deleted map[string]map[int32]int64, ids map[string]topicID) (partitions int, err error) {
 	known, err := s.topics()
 	if err != nil {
 		return 0, err
@@ -222,6 +223,9 @@ func checkStore(s *store, history logs, ids map[string]topicID) (partitions int,
 				})
 				if err != nil {
 					return err
+				}
+				if point := deleted[meta.Name][p]; int64(pos.Next) > point {
+					records = slices.DeleteFunc(slices.Clone(records), func(r logRecord) bool { return r.offset < point })
 				}
 				if err := compare(got, indexOf(p, records, int64(pos.Next), meta.Fields)); err != nil {
 					return fmt.Errorf("%s/%d up to %v: %w", meta.Name, p, pos, err)
