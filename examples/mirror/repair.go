@@ -40,11 +40,16 @@ func (s *session) progress(p repair.LiveProgress) {
 
 // Extents implements [repair.Meta]: a dirty bit covers several extents of the tracker's where those are smaller. A bit that
 // is not durable yet is of a write that is not dispatched there yet: the target gets it as well, or has skipped it, and then
-// the tracker knows.
-func (m *mirror) Extents(_ context.Context, replica int) ([]repair.ExtentMeta, error) {
+// the tracker knows. At a start a replica may be asked for before it has joined.
+func (m *mirror) Extents(ctx context.Context, replica int) ([]repair.ExtentMeta, error) {
 	s := m.drivers[replica].current()
 	if s == nil {
 		return nil, fmt.Errorf("replica %d has never been here", replica)
+	}
+	select {
+	case <-s.known:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 	dirty := s.remembered()
 	size := min(m.geometry.extent, minExtent*4)

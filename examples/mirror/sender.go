@@ -59,6 +59,7 @@ func (s *session) send() {
 // replica's, and that it is not clean any more. False: nothing is to be sent.
 func (w *sender) join() bool {
 	defer w.d.joined()
+	defer close(w.known)
 	m := w.d.m
 	select {
 	case <-m.ready:

@@ -32,6 +32,8 @@ type session struct {
 	// dirty is what the replica remembers as dirty, or is about to; nil for all.
 	// +checklocks:mu
 	dirty bitmap
+	// known is closed when dirty says it, or the connection has ended before.
+	known chan struct{}
 
 	batches chan []jobtracker.Dispatch[*request]
 	// notes go from the receiver to the sender: an answer to the flush or to the copy of the metadata that is on its way.
@@ -59,7 +61,7 @@ func newSession(d *driver, l *link, conn *jobtracker.Conn[*request]) *session {
 	s := &session{
 		d: d, link: l, conn: conn, calls: make(map[uint64]*call),
 		batches: make(chan []jobtracker.Dispatch[*request]), notes: make(chan note, 2),
-		settled: make(chan struct{}), drained: make(chan struct{}),
+		settled: make(chan struct{}), drained: make(chan struct{}), known: make(chan struct{}),
 	}
 	s.settle = sync.OnceFunc(func() { close(s.settled) })
 	return s
