@@ -3,14 +3,12 @@ package streamstate
 import (
 	"sync"
 
-	"go.uber.org/atomic"
-
 	"github.com/staleproof/staleproof/internal/callbacks"
 )
 
 // record is one key with its lock. It is built whole and dropped whole.
 type record struct {
-	tx atomic.Uint64 // changes when a transaction ends; written under mu
+	tx txCount
 
 	// What every call looks at is in one line, the payload included: see TestLines.
 	gap func() // Options.Gap
@@ -28,36 +26,105 @@ type record struct {
 // owner lets go of what only a record that is not gone needs. Under the lock.
 type owner interface{ empty() }
 
-// do is the gate for the library's own functions: it acquires the record's lock, checks the caller's token in the same
-// hold in which fn gets the state, and does afterwards what the change asks for. Only it, doInto, run, pairUp and the
-// drainer acquire a record's lock.
-func (r *record) do(t token, fn func(*held) error) error {
+// enter is the gate: it acquires the record's lock, and checks the caller's token in the same hold in which it hands out the
+// state; leave ends that hold. A call that is refused has no state, and its hold is over. Only enter, enterBy, doInto, pairUp
+// and the drainer acquire a record's lock. The frequent calls use enter and leave as they are, and nothing of the caller's
+// runs in between; the others use do, which cannot be left halfway.
+//
+// +checklocksignore: leave releases what it acquires
+func (r *record) enter(session uint64, op Op) (*held, error) {
+	if r.gap != nil || !r.mu.TryLock() {
+		return r.enterSlowly(token{session: session, op: op})
+	}
+	if k := &r.held; k.invites(session, op) {
+		return k, nil
+	}
+	return r.check(token{session: session, op: op})
+}
+
+// enterBy is enter by a claim.
+//
+// +checklocksignore: see enter
+func (r *record) enterBy(c *claimFacts, op Op) (*held, error) {
+	if r.gap != nil || !r.mu.TryLock() {
+		return r.enterSlowly(c.token(op))
+	}
+	if k := &r.held; k.leads(c) {
+		return k, nil
+	}
+	return r.check(c.token(op))
+}
+
+// enterSlowly is enter where the gap is to be seen, or the lock is not free.
+//
+// +checklocksignore: see enter
+func (r *record) enterSlowly(t token) (*held, error) {
 	if r.gap != nil {
 		r.gap()
 	}
 	r.mu.Lock()
+	if k := &r.held; t.claim != nil && k.leads(t.claim) {
+		return k, nil
+	}
+	return r.check(t)
+}
+
+// check is the whole of what enter checks. It ends the hold of a call that is refused.
+//
+// +checklocksignore: see enter
+func (r *record) check(t token) (*held, error) {
 	k := &r.held
-	var err error
-	if k.leads(t.claim) || k.invites(&t) || k.admits(&t) {
-		err = fn(k)
-	} else {
-		err = k.refuse(&t)
+	if k.admits(t) {
+		return k, nil
 	}
-	if k.due == 0 {
-		r.mu.Unlock()
-		if err != nil {
-			r.book.refused(err)
-		}
-		return err
+	err := k.refuse(t)
+	r.mu.Unlock()
+	r.book.refused(err)
+	return nil, err
+}
+
+// leave ends the hold, does what the change asks for, and returns the call's error.
+//
+// +checklocksignore: see enter
+func (r *record) leave(k *held, err error) error {
+	if k.due != 0 || err != nil {
+		return r.leaveBusy(k, err)
 	}
+	r.mu.Unlock()
+	return nil
+}
+
+// leaveBusy is leave where there is something to be done.
+//
+// +checklocksignore: see enter
+func (r *record) leaveBusy(k *held, err error) error {
 	var a after
-	k.take(&a)
+	if k.due != 0 {
+		k.take(&a)
+	}
 	r.mu.Unlock()
 	a.finish()
 	if err != nil {
 		r.book.refused(err)
 	}
 	return err
+}
+
+// enterAny is enter by whatever token.
+func (r *record) enterAny(t token) (*held, error) {
+	if t.claim != nil {
+		return r.enterBy(t.claim, t.op)
+	}
+	return r.enter(t.session, t.op)
+}
+
+// do is the gate for the library's own functions.
+func (r *record) do(t token, fn func(*held) error) error {
+	k, err := r.enterAny(t)
+	if err != nil {
+		return err
+	}
+	return r.leave(k, fn(k))
 }
 
 // doInto is do, in whatever phase, for what follows another hold: what follows this one is left to that.
@@ -73,44 +140,38 @@ func (r *record) doInto(a *after, fn func(*held)) {
 
 // run is the gate for functions that call the caller's: should one panic, the lock is released with nothing changed.
 func (r *record) run(t token, fn func(*held) error) (err error) {
-	if r.gap != nil {
-		r.gap()
-	}
-	var a *after
-	r.mu.Lock()
-	defer r.endRun(&a)
-	k := &r.held
-	if k.leads(t.claim) || k.invites(&t) || k.admits(&t) {
-		err = fn(k)
-	} else {
-		err = k.refuse(&t)
-	}
+	k, err := r.enterAny(t)
 	if err != nil {
-		k.count(err)
+		return err
 	}
-	if k.due != 0 {
-		a = new(after)
-		k.take(a)
-	}
-	return err
+	defer r.leaveTx(k, &err)
+	return fn(k)
 }
 
-// endRun ends a hold of run and its transaction, and does what follows.
+// leaveTx is leave, deferred, where the caller's function may panic: then nothing has changed yet. The transaction ends
+// with the hold.
 //
-// +checklocksrelease:r.mu
-func (r *record) endRun(a **after) {
-	r.tx.Store(r.tx.Load() + 1)
-	r.mu.Unlock()
-	if *a != nil {
-		(*a).finish()
+// +checklocksignore: see enter
+func (r *record) leaveTx(k *held, err *error) {
+	r.tx.end()
+	if *err == nil && k.due == 0 {
+		r.mu.Unlock()
+		return
 	}
+	if *err != nil {
+		k.count(*err)
+	}
+	var a after
+	k.take(&a)
+	r.mu.Unlock()
+	a.finish()
 }
 
 // endTx ends the transaction of a hold, and the hold. What leaked of the transaction answers ErrTxDone from here on.
 //
 // +checklocksrelease:r.mu
 func (r *record) endTx() {
-	r.tx.Store(r.tx.Load() + 1)
+	r.tx.end()
 	r.mu.Unlock()
 }
 
@@ -155,10 +216,10 @@ func pairInto(a *after, x, y *record, tx, ty token, fn func(kx, ky *held) error)
 	defer second.endTx()
 	var err error
 	switch {
-	case !x.held.admits(&tx):
-		err = x.held.refuse(&tx)
-	case !y.held.admits(&ty):
-		err = y.held.refuse(&ty)
+	case !x.held.admits(tx):
+		err = x.held.refuse(tx)
+	case !y.held.admits(ty):
+		err = y.held.refuse(ty)
 	default:
 		err = fn(&x.held, &y.held)
 	}

@@ -26,60 +26,71 @@ func (c *Claim[P]) Session() *Session[P] { return c.facts.home.handle.(*Session[
 // Context ends with the claim; its cause is an *[EndedError] that says why.
 func (c *Claim[P]) Context() context.Context { return c.facts.home.r.context(&c.facts.life) }
 
-func (c *Claim[P]) token(op Op) token {
-	return token{session: c.facts.home.session, claim: &c.facts, op: op}
+func (c *claimFacts) token(op Op) token {
+	return token{session: c.home.session, claim: c, op: op}
 }
 
 // Advance says that the claim's data up to pos is in the payload. It is for payloads that ignore what is not newer than
 // what they hold, since a worker that was fenced has applied it already; else see [Claim.Apply]. [ErrStaleSession],
 // [ErrPhase], [ErrStaleClaim], [ErrArgument], [ErrMustRollBack], [ErrPosition].
 func (c *Claim[P]) Advance(pos Position) error {
-	return c.facts.home.r.do(c.token(OpAdvance), func(k *held) error { return k.advance(&c.facts, &pos) })
+	r := c.facts.home.r
+	k, err := r.enterBy(&c.facts, OpAdvance)
+	if err != nil {
+		return err
+	}
+	return r.leave(k, k.advance(&c.facts, &pos))
 }
 
 // Apply checks the claim, applies its data up to pos by fn and advances, in one hold. What the partition has received
 // before is skipped: fn is not called, and the claim moves on. fn is to be short. If it fails or panics nothing has
 // changed but what it did to what the payload points at; its error is returned.
-func (c *Claim[P]) Apply(pos Position, fn func(Tx[P]) error) error {
-	e := c.Session().e
-	return e.run(c.token(OpApply), func(k *held) error {
-		c := &c.facts
-		p := &k.parts[c.part()]
-		l := k.slot(p, c)
-		if pos.Next <= l.next || c.rollTo != nil || !pos.valid() || fn == nil {
-			if fn == nil {
-				return needs("fn")
-			}
-			_, err := k.weigh(OpApply, c, &pos)
-			return err // or it is where it was
+func (c *Claim[P]) Apply(pos Position, fn func(Tx[P]) error) (err error) {
+	r := c.facts.home.r
+	k, err := r.enterBy(&c.facts, OpApply)
+	if err != nil {
+		return err
+	}
+	defer r.leaveTx(k, &err)
+	return c.apply(k, &pos, fn)
+}
+
+func (c *Claim[P]) apply(k *held, pos *Position, fn func(Tx[P]) error) error {
+	f := &c.facts
+	p := &k.parts[f.part()]
+	l := k.slot(p, f)
+	if pos.Next <= l.next || f.rollTo != nil || !pos.valid() || fn == nil {
+		if fn == nil {
+			return needs("fn")
 		}
-		if pos.Next > p.received.Next {
-			if e.set { // by a function that panicked
-				e.discard()
-			}
-			if err := fn(Tx[P]{ReadTx[P]{View{&e.record, e.tx.Load()}, e}}); err != nil {
-				return e.fail(k, err)
-			}
-			if e.set {
-				e.commit()
-			}
+		_, err := k.weigh(OpApply, f, pos)
+		return err // or it is where it was
+	}
+	if pos.Next > p.received.Next {
+		if err := c.Session().e.call(k, fn); err != nil {
+			return err
 		}
-		k.move(p, l, c, &pos)
-		return nil
-	})
+	}
+	k.move(p, l, f, pos)
+	return nil
 }
 
 // End ends the claim: [HandOver] in good order, [Failed] because it cannot go on. What was received stays. The end of a
 // claim that is listed for shutdown is its shutdown.
 func (c *Claim[P]) End(kind EndKind) error {
-	return c.facts.home.r.do(c.token(OpEnd), func(k *held) error { return k.end(&c.facts, kind) })
+	r := c.facts.home.r
+	k, err := r.enterBy(&c.facts, OpEnd)
+	if err != nil {
+		return err
+	}
+	return r.leave(k, k.end(&c.facts, kind))
 }
 
 // Release ends the claim and, if it is the partition's last one, gives the partition up. The handle is that of
 // [Session.Unwant]; a refusal resolves it.
 func (c *Claim[P]) Release() *Handle {
 	h := newHandle()
-	err := c.facts.home.r.do(c.token(OpRelease), func(k *held) error {
+	err := c.facts.home.r.do(c.facts.token(OpRelease), func(k *held) error {
 		k.release(&c.facts, h)
 		return nil
 	})
@@ -96,7 +107,7 @@ func (c *Claim[P]) Fence(cause error) error {
 	if cause != nil {
 		why = ended("claim", orElse(ErrFencedOff, cause)) // outside the hold: it asks the cause
 	}
-	return c.facts.home.r.do(c.token(OpFence), func(k *held) error {
+	return c.facts.home.r.do(c.facts.token(OpFence), func(k *held) error {
 		k.fence(&c.facts, why)
 		return nil
 	})
@@ -111,13 +122,14 @@ type Advance[P any] struct {
 // AdvanceBatch is [Claim.Advance] of several claims in one hold, all or nothing. A claim of another session, or a
 // partition named twice, is an *[ArgumentError].
 func (s *Session[P]) AdvanceBatch(batch []Advance[P]) error {
-	return s.e.do(s.token(OpAdvance), func(k *held) error {
-		if err := s.checkBatch(&k.core, OpAdvance, batch); err != nil {
-			return err
-		}
+	k, err := s.e.enter(s.n, OpAdvance)
+	if err != nil {
+		return err
+	}
+	if err = s.checkBatch(&k.core, OpAdvance, batch); err == nil {
 		applyBatch(&k.core, batch)
-		return nil
-	})
+	}
+	return s.e.leave(k, err)
 }
 
 // applyBatch is the applying pass of a batch that was checked.

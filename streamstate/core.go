@@ -9,38 +9,44 @@ import (
 // event checks first and changes then, so after an error nothing has changed. What it wants done outside it leaves in fx.
 type core struct {
 	// What every call looks at comes first: it shares a line with the lock.
-	watch    int32  // who looks at every change of positions as well; the gate counts
-	waits    int32  // who looks at every other change; the gate counts
 	session  uint64 // the present session; never reused within a book
 	phase    Phase
-	due      due   // what is to be done outside
-	draining bool  // Stopping, and the flush is left to run on
-	lists    bool  // events are wanted by somebody
-	ticks    bool  // the record's timer runs; the gate's
-	turn     uint8 // of the next claimant that is not known
-	parts    []partition
+	due      due  // what is to be done outside
+	draining bool // Stopping, and the flush is left to run on
+	lists    bool // events are wanted by somebody
+	ticks    bool // the record's timer runs; the gate's
+	ears     ears // who looks at changes; the gate's
+	set      bool // the transaction that runs has set the payload; the gate's
 
-	fx effects
+	// What begins, ends and data look at.
+	parts []partition
 	// dirty has a bit for each chunk whose received positions have changed since the last Timestamp. Its memory is of
 	// whole cache lines: it is written on the hot path.
-	dirty []uint64
+	dirty     []uint64
+	lim       *limits
+	ticket    *ticket      // the session ticket that is out
+	claims    ClaimID      // the last one issued; never reused within a record
+	maxTerm   uint64       // the highest term seen in this session
+	claimants [4]*claimant // the latest ones, each at its turn; nil if there were none
+	turn      uint8        // of the next claimant that is not known
+	home      home         // where the claims of the session belong; the gate's
+	received  Timestamp    // as of the last look; dirty says what has changed
+	fx        effects
 
-	lim   *limits
+	*cold
+}
+
+// cold is what only the rarer calls look at. It lies apart, so that what is often looked at of many keys lies together.
+type cold struct {
 	key   *Key
 	id    SessionID
 	cause *ending // why the session ended, if it has
 
-	claims    ClaimID      // the last one issued; never reused within a record
-	maxTerm   uint64       // the highest term seen in this session
-	claimants [4]*claimant // the latest ones, each at its turn; nil if there were none
-
-	received Timestamp // as of the last look; dirty says what has changed
 	flushed  Timestamp // what is flushed
 	restart  Timestamp // where a partition that is not wanted yet will start
 	rollback Timestamp // what live claims said when the session ended
 
-	tickets uint64  // the last one issued
-	ticket  *ticket // the session ticket that is out
+	tickets uint64 // the last one issued
 	// ticketAt and retryAt are deadlines of the session: of the ticket, and of the next recovery after a failed one.
 	ticketAt alarm
 	retryAt  alarm
@@ -145,7 +151,7 @@ type release struct {
 func newCore(lim *limits, key *Key, partitions int) core {
 	words := (partitions>>chunkShift)/64 + 1
 	return core{
-		phase: Gone, lim: lim, key: key, lists: lim.lists,
+		phase: Gone, lim: lim, lists: lim.lists, cold: &cold{key: key},
 		parts: make([]partition, (partitions+chunkLen-1)&^(chunkLen-1))[:partitions],
 		dirty: make([]uint64, (words+7)&^7)[:words],
 	}
@@ -159,12 +165,12 @@ type token struct {
 }
 
 // invites tells whether the call is about the present session, and the phase has a place for it. It is inlined.
-func (k *core) invites(t *token) bool {
-	return t.claim == nil && t.session == k.session && phaseTable[t.op][k.phase].lets()
+func (k *core) invites(session uint64, op Op) bool {
+	return session == k.session && phaseTable[op][k.phase].lets()
 }
 
 // admits tells whether the call reaches the state.
-func (k *core) admits(t *token) bool {
+func (k *core) admits(t token) bool {
 	if t.claim == nil || t.op == OpEnd { // the end of a claim that is listed is its shutdown
 		return (t.session == k.session || t.session == 0) && phaseTable[t.op][k.phase].lets()
 	}
@@ -173,7 +179,7 @@ func (k *core) admits(t *token) bool {
 
 // leads tells whether a claim is live and its partition's first: nearly every call is about such a one. It is inlined.
 func (k *core) leads(c *claimFacts) bool {
-	if c == nil || int(c.part()) >= len(k.parts) {
+	if int(c.part()) >= len(k.parts) {
 		return false
 	}
 	p := &k.parts[c.part()]
@@ -203,7 +209,7 @@ func (k *core) among(p *partition, c *claimFacts) *claim {
 }
 
 // refuse says why the gate did not let a call in.
-func (k *core) refuse(t *token) error {
+func (k *core) refuse(t token) error {
 	if t.session != 0 && t.session != k.session {
 		return &StaleError{Key: k.key, Session: k.lim.id(t.session), Current: k.current(), Cause: ErrReopened}
 	}
@@ -251,9 +257,17 @@ func (k *core) inRange(p int) error {
 	return nil
 }
 
+// ears are who looks at changes. They are zero if nobody does.
+type ears uint8
+
+const (
+	earsMoves ears = 1 << iota // somebody looks at every change, of positions as well
+	earsRest                   // somebody looks at the other ones
+)
+
 // changed has everybody who waits look again.
 func (k *core) changed() {
-	if k.waits|k.watch != 0 {
+	if k.ears != 0 {
 		k.due |= dueChanged
 	}
 }
@@ -441,7 +455,8 @@ func (k *core) wantedParts(yield func(int, *partition) bool) {
 
 // clone is a copy that shares only what does not change.
 func (k *core) clone() core {
-	c := *k
+	c, apart := *k, *k.cold
+	c.cold = &apart
 	c.parts = slices.Clone(k.parts)
 	for i := range c.parts {
 		if x := c.parts[i].x; x != nil {

@@ -72,7 +72,7 @@ func (k *core) move(p *partition, l *claim, c *claimFacts, pos *Position) {
 	if p.rung != RungRestart || p.flags&flagTried != 0 {
 		k.steady(p)
 	}
-	if k.watch != 0 {
+	if k.ears&earsMoves != 0 {
 		k.due |= dueMoved
 	}
 }

@@ -25,7 +25,7 @@
 //   - No panic from the outside: nothing that a peer, a late message, a second call or an ended context can do panics.
 //   - Ending resolves everything that hangs on it, once, with a typed cause.
 //   - What is refused for now is kept as state, and looked at again after every change that could unblock it.
-//   - A key takes about 72 bytes for each partition, 24 for each claim (allocated by 21), and 32 for each
+//   - A key takes about 72 bytes for each partition, 24 for each claim (allocated by 42), and 32 for each
 //     position in a [Timestamp] that is kept and differs from the others; one alone keeps at most three times its own
 //     positions. At most MaxEvents events of a key wait to be told.
 //

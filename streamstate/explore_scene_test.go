@@ -61,9 +61,8 @@ func newStage(sc scope) (*stage, error) {
 			x.h[i] = k
 			return nil
 		})
-		x.s[i], x.stale[i] = newSession(e), newSession(e)
-		x.s[i].n, x.stale[i].n = presentSession+uint64(i), staleSession+uint64(i)
-		x.h[i].core = core{phase: Gone, lim: x.h[i].lim, key: x.h[i].key, cause: causeMerged}
+		x.s[i], x.stale[i] = &Session[int]{e: e, n: presentSession + uint64(i)}, &Session[int]{e: e, n: staleSession + uint64(i)}
+		x.h[i].core = core{phase: Gone, lim: x.h[i].lim, cold: &cold{key: x.h[i].key, cause: causeMerged}}
 	}
 	x.book.c.sessions.Store(1000)
 	x.book.c.others.Store(1000)
@@ -170,7 +169,7 @@ func (x *stage) put(from *scene) {
 		}
 		k.stopped, k.dropped = fresh(k.stopped), fresh(k.dropped)
 		s.life = k.cause
-		x.e[i].session, k.life = s, &s.life
+		x.e[i].begin(k, s)
 		k.merges = k.merges[:0]
 		x.listen(i)
 	}
@@ -249,7 +248,8 @@ func (x *stage) normaliseCore(i int) {
 	k.id = x.book.c.id(k.session)
 	k.ticks = true // the stage has no clock: a deadline passes when an event says so
 	if k.phase == Gone {
-		*k = core{phase: Gone, lim: k.lim, key: k.key, session: k.session, id: k.id, cause: causeMerged, dropped: resolvedHandle(nil), ticks: true}
+		apart := &cold{key: k.key, id: k.id, cause: causeMerged, dropped: resolvedHandle(nil)}
+		*k = core{phase: Gone, lim: k.lim, session: k.session, ticks: true, cold: apart}
 		return
 	}
 	k.claims, k.tickets = 0, 0

@@ -10,8 +10,13 @@ import (
 // held is what a record's lock guards. To have a pointer to it is to be in the hold that it was handed out for.
 type held struct {
 	core
-	r      *record
-	life   **ending // the present session's, which its handle points at too
+	r    *record
+	life **ending // the present session's, which its handle points at too
+	*aside
+}
+
+// aside is to the gate what cold is to the core.
+type aside struct {
 	calls  callbacks.Queue[Event]
 	seq    uint64      // of the last event
 	any    listeners   // woken by every change; see await
@@ -127,8 +132,13 @@ func (l *listeners) wake() {
 
 // tally tells the core whether anybody waits.
 func (k *held) tally() {
-	k.watch = k.any.n + int32(len(k.merges))
-	k.waits = k.slow.n
+	k.ears = 0
+	if k.any.n > 0 || len(k.merges) > 0 {
+		k.ears = earsMoves
+	}
+	if k.slow.n > 0 {
+		k.ears |= earsRest
+	}
 }
 
 // join has a merge looked at after every change of the record; leave ends that.

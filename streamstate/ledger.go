@@ -48,11 +48,30 @@ func (b *Begin) check() error {
 func (c *claimFacts) replacedBy(term uint64) bool { return c.term != 0 && term > c.term }
 
 // begin lists a new claim, whose facts it fills in.
-func (k *core) begin(i int, b *Begin, c *claimFacts, at *home) error {
+func (k *core) begin(i int, b *Begin, c *claimFacts) error {
 	if uint(i) >= uint(len(k.parts)) || !b.good() {
 		return k.badBegin(i, b)
 	}
+	who := k.claimants[0]
+	if who == nil || who.term != b.Term || who.owner != b.Owner || b.MustRollBack {
+		who = k.known(b)
+	}
 	p := &k.parts[i]
+	if p.state != Idle || who == nil || b.Term != 0 && b.Term != k.maxTerm || !k.quiet(p) {
+		return k.beginAny(i, p, b, c, who)
+	}
+	k.claims++
+	c.claimant, c.name = who, nameClaim(k.claims, i)
+	k.lift(i, p, &b.From)
+	p.claim.facts, p.claim.next = c, b.From.Next
+	p.forgetLast()
+	p.state, p.at = Begun, noAlarm
+	k.changed()
+	return nil
+}
+
+// beginAny is begin of whatever partition, by whomever.
+func (k *core) beginAny(i int, p *partition, b *Begin, c *claimFacts, who *claimant) error {
 	to, usual := k.usualBegin(p, b)
 	if !usual {
 		var err error
@@ -60,10 +79,13 @@ func (k *core) begin(i int, b *Begin, c *claimFacts, at *home) error {
 			return err
 		}
 	}
+	if who == nil {
+		who = k.newClaimant(b)
+	}
 	k.claims++
-	c.claimant, c.name = k.claimant(b, at), nameClaim(k.claims, i)
-	if !b.MustRollBack && (!p.received.present() || b.From.Next > p.received.Next) {
-		k.receive(i, p, b.From)
+	c.claimant, c.name = who, nameClaim(k.claims, i)
+	if !b.MustRollBack {
+		k.lift(i, p, &b.From)
 	}
 	if to == Begun {
 		p.claim.facts, p.claim.next = c, b.From.Next
@@ -121,20 +143,21 @@ func (k *core) mayBegin(i int, p *partition, b *Begin) (PartitionState, error) {
 	return to, nil
 }
 
-// claimant is who claims: one that is known already, if it can be.
-func (k *core) claimant(b *Begin, at *home) *claimant {
-	if !b.MustRollBack {
-		for i := range k.claimants {
-			if c := k.claimants[i]; c != nil && c.term == b.Term && c.owner == b.Owner {
-				return c
-			}
+// known is who claims, nil if it is none of those that are remembered.
+func (k *core) known(b *Begin) *claimant {
+	if b.MustRollBack {
+		return nil
+	}
+	for _, c := range k.claimants {
+		if c != nil && c.term == b.Term && c.owner == b.Owner {
+			return c
 		}
 	}
-	return k.newClaimant(b, at)
+	return nil
 }
 
-func (k *core) newClaimant(b *Begin, at *home) *claimant {
-	c := &claimant{owner: b.Owner, term: b.Term, home: *at}
+func (k *core) newClaimant(b *Begin) *claimant {
+	c := &claimant{owner: b.Owner, term: b.Term, home: k.home}
 	if b.MustRollBack {
 		to := b.RollBackTo
 		c.rollTo = &to
@@ -199,6 +222,13 @@ func (p *partition) forgetLast() {
 	}
 }
 
+// lift moves what is received to where a claim begins, if that is above it.
+func (k *core) lift(i int, p *partition, from *Position) {
+	if !p.received.present() || from.Next > p.received.Next {
+		k.receive(i, p, *from)
+	}
+}
+
 // receive moves what is received.
 func (k *core) receive(i int, p *partition, pos Position) {
 	p.received = pos
@@ -223,15 +253,25 @@ func (e EndKind) String() string { return nameOf(endNames[:], int(e), "end") }
 
 // end ends a claim; the end of one that is listed for shutdown is its shutdown.
 func (k *core) end(c *claimFacts, kind EndKind) error {
-	i := int(c.part())
-	p := &k.parts[i]
-	if kind == HandOver && k.quiet(p) {
-		if to, usual := p.leave(c); usual {
-			k.endClaim(c, causeHandedOver)
-			k.pass(p, to)
-			return nil
-		}
+	p := &k.parts[c.part()]
+	switch {
+	case kind != HandOver || !k.quiet(p):
+		return k.endAny(p, c, kind)
+	case p.state == Begun && p.claim.facts == c:
+		k.endClaim(c, causeHandedOver)
+		k.pass(p, Idle)
+		return nil
+	case p.leave(c):
+		k.endClaim(c, causeHandedOver)
+		k.pass(p, Begun)
+		return nil
+	default:
+		return k.endAny(p, c, kind)
 	}
+}
+
+// endAny is end of whatever claim, in whatever way.
+func (k *core) endAny(p *partition, c *claimFacts, kind EndKind) error {
 	e, why := evEndHandOver, causeHandedOver
 	switch kind {
 	case HandOver:
@@ -252,28 +292,24 @@ func (k *core) end(c *claimFacts, kind EndKind) error {
 	} else {
 		p.strike(c)
 	}
-	k.step(i, e, f, to)
+	k.step(int(c.part()), e, f, to)
 	return nil
 }
 
-// leave takes a live claim out that is the only one, or one of two.
-func (p *partition) leave(c *claimFacts) (to PartitionState, usual bool) {
-	switch {
-	case p.state == Begun && p.claim.facts == c:
-		return Idle, true
-	case p.state == Contested && len(p.x.more) == 1:
-		other := &p.x.more[0]
-		if p.claim.facts == c {
-			p.claim = *other
-		} else if other.facts != c {
-			return 0, false
-		}
-		*other = claim{}
-		p.x.more = p.x.more[:0]
-		return Begun, true
-	default:
-		return 0, false
+// leave takes a live claim out that is one of two.
+func (p *partition) leave(c *claimFacts) bool {
+	if p.state != Contested || len(p.x.more) != 1 {
+		return false
 	}
+	other := &p.x.more[0]
+	if p.claim.facts == c {
+		p.claim = *other
+	} else if other.facts != c {
+		return false
+	}
+	*other = claim{}
+	p.x.more = p.x.more[:0]
+	return true
 }
 
 // claimEvent are the facts of an event of one claim.

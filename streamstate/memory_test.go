@@ -37,8 +37,8 @@ func TestLines(t *testing.T) {
 	line := func(p unsafe.Pointer) uintptr { return uintptr(p) / 64 }
 	want := line(unsafe.Pointer(&s.e.mu))
 	for name, p := range map[string]unsafe.Pointer{
-		"payload": unsafe.Pointer(&s.e.payload), "set": unsafe.Pointer(&s.e.set), "tx": unsafe.Pointer(&s.e.tx), "gap": unsafe.Pointer(&s.e.gap),
-		"watch": unsafe.Pointer(&k.watch), "waits": unsafe.Pointer(&k.waits), "session": unsafe.Pointer(&k.session),
+		"handle": unsafe.Pointer(&s.e), "number": unsafe.Pointer(&s.n), "payload": unsafe.Pointer(&s.e.payload), "set": unsafe.Pointer(&k.set), "tx": unsafe.Pointer(&s.e.tx), "gap": unsafe.Pointer(&s.e.gap),
+		"ears": unsafe.Pointer(&k.ears), "session": unsafe.Pointer(&k.session),
 		"phase": unsafe.Pointer(&k.phase), "due": unsafe.Pointer(&k.due), "lists": unsafe.Pointer(&k.lists),
 	} {
 		require.Equal(t, want, line(p), name)

@@ -5,8 +5,8 @@ type merge struct {
 	id         uint64
 	from, into *record
 	tf, ti     token
-	ready      func() bool  // the caller's, in a transaction on both
-	run        func() error // the caller's, in a transaction on both
+	ready      func() bool              // the caller's, in a transaction on both
+	run        func(kf, ki *core) error // the caller's, in a transaction on both
 	handle     *Handle
 }
 
@@ -24,15 +24,15 @@ func (b *Book[P]) Merge(from, into *Session[P], ready func(from, into View) bool
 		tf: from.token(OpMerge), ti: into.token(OpMerge),
 	}
 	m.ready = func() bool { return ready == nil || ready(from.e.txOf().View, into.e.txOf().View) }
-	m.run = func() error {
-		from.e.set, into.e.set = false, false
+	m.run = func(kf, ki *core) error {
+		kf.set, ki.set = false, false
 		if err := fn(from.e.txOf(), into.e.txOf()); err != nil {
-			from.e.discard()
-			into.e.discard()
+			from.e.discard(kf)
+			into.e.discard(ki)
 			return err
 		}
-		from.e.discard()
-		into.e.commit()
+		from.e.discard(kf)
+		into.e.commit(ki)
 		return nil
 	}
 	err := pairUp(m.from, m.into, m.tf, m.ti, func(kf, ki *held) error {
@@ -106,7 +106,7 @@ func (m *merge) engage(kf, ki *held, id uint64) {
 
 // finish runs the merge.
 func (m *merge) finish(kf, ki *held) {
-	err := m.run()
+	err := m.run(&kf.core, &ki.core)
 	m.engage(kf, ki, 0)
 	kf.leave(m)
 	ki.leave(m)

@@ -1,6 +1,15 @@
 package streamstate
 
-import "iter"
+import (
+	"iter"
+	"sync/atomic"
+)
+
+// txCount counts a record's transactions. It changes when one ends; what was handed to one knows it by its count. It is
+// written under the record's lock, and read without: what leaked of a transaction may be used whenever.
+type txCount struct{ n uint64 }
+
+func (c *txCount) load() uint64 { return atomic.LoadUint64(&c.n) } // +checklocksignore: see end
 
 // View is a look at a session within a transaction. It is valid until the function it was given to returns; after that
 // its methods answer ErrTxDone, or nothing where they return no error.
@@ -11,7 +20,7 @@ type View struct {
 
 // core is the state, nil if the transaction is done.
 func (v View) core() *core {
-	if v.r == nil || v.r.tx.Load() != v.n {
+	if v.r == nil || v.r.tx.load() != v.n {
 		return nil
 	}
 	return v.r.view()
@@ -147,11 +156,12 @@ type ReadTx[P any] struct {
 
 // Payload is the session's payload, as the transaction has set it.
 func (t ReadTx[P]) Payload() (P, error) {
-	if t.e == nil || t.core() == nil { // a view that a user has put into a literal has no payload
+	k := t.core()
+	if t.e == nil || k == nil { // a view that a user has put into a literal has no payload
 		var none P
 		return none, ErrTxDone
 	}
-	if t.e.set {
+	if k.set {
 		return t.e.pending, nil
 	}
 	return t.e.payload, nil
@@ -166,44 +176,45 @@ type readTx[P any] = ReadTx[P]
 
 // SetPayload replaces the payload when the function returns without an error.
 func (t Tx[P]) SetPayload(p P) error {
-	if t.core() == nil {
+	k := t.core()
+	if k == nil {
 		return ErrTxDone
 	}
-	t.e.pending, t.e.set = p, true
+	t.e.pending, k.set = p, true
 	return nil
 }
 
 // txOf begins a transaction; the end of the hold ends it. Under the lock.
-func (e *entry[P]) txOf() Tx[P] { return Tx[P]{ReadTx[P]{View{&e.record, e.tx.Load()}, e}} }
+func (e *entry[P]) txOf() Tx[P] { return Tx[P]{ReadTx[P]{View{&e.record, e.tx.load()}, e}} }
 
 // call runs a caller's function as a transaction. What it set counts if it returns no error. Under the lock.
 func (e *entry[P]) call(k *held, fn func(Tx[P]) error) error {
-	e.set = false
+	k.set = false
 	if err := fn(e.txOf()); err != nil {
 		return e.fail(k, err)
 	}
-	e.commit()
+	e.commit(&k.core)
 	return nil
 }
 
 // fail ends a transaction whose function failed: the error is the caller's own, what it set is forgotten.
 func (e *entry[P]) fail(k *held, err error) error {
 	k.foreign = true
-	e.discard()
+	e.discard(&k.core)
 	return err
 }
 
-func (e *entry[P]) commit() {
-	if e.set {
+func (e *entry[P]) commit(k *core) {
+	if k.set {
 		e.payload = e.pending
-		e.discard()
+		e.discard(k)
 	}
 }
 
-func (e *entry[P]) discard() {
-	if e.set {
+func (e *entry[P]) discard(k *core) {
+	if k.set {
 		var none P
-		e.pending, e.set = none, false
+		e.pending, k.set = none, false
 	}
 }
 
@@ -214,7 +225,7 @@ func (s *Session[P]) Read(fn func(ReadTx[P]) error) error {
 		if fn == nil {
 			return needs("fn")
 		}
-		e.set = false
+		k.set = false
 		if err := fn(e.txOf().readTx); err != nil {
 			k.foreign = true
 			return err
@@ -227,17 +238,24 @@ func (s *Session[P]) Read(fn func(ReadTx[P]) error) error {
 // to what the payload points at.
 func (s *Session[P]) Update(fn func(Tx[P]) error) error { return s.update(OpUpdate, fn) }
 
-func (s *Session[P]) update(op Op, fn func(Tx[P]) error) error {
-	return s.e.run(s.token(op), func(k *held) error {
-		if fn == nil {
-			return needs("fn")
-		}
-		if err := s.e.call(k, fn); err != nil {
-			return err
-		}
-		k.changed()
-		return nil
-	})
+func (s *Session[P]) update(op Op, fn func(Tx[P]) error) (err error) {
+	e := s.e
+	k, err := e.enter(s.n, op)
+	if err != nil {
+		return err
+	}
+	defer e.leaveTx(k, &err)
+	if fn == nil {
+		err = needs("fn")
+		return err
+	}
+	k.set = false
+	if err = fn(e.txOf()); err != nil {
+		return e.fail(k, err)
+	}
+	e.commit(&k.core)
+	k.changed()
+	return nil
 }
 
 // Pair runs fn as a transaction on two sessions of the book at once. Either's refusal is returned; [ErrSameSession] if
@@ -250,15 +268,15 @@ func (b *Book[P]) Pair(x, y *Session[P], fn func(x, y Tx[P]) error) error {
 		if fn == nil {
 			return needs("fn")
 		}
-		x.e.set, y.e.set = false, false
+		kx.set, ky.set = false, false
 		if err := fn(x.e.txOf(), y.e.txOf()); err != nil {
 			kx.foreign = true
-			x.e.discard()
-			y.e.discard()
+			x.e.discard(&kx.core)
+			y.e.discard(&ky.core)
 			return err
 		}
-		x.e.commit()
-		y.e.commit()
+		x.e.commit(&kx.core)
+		y.e.commit(&ky.core)
 		kx.changed()
 		ky.changed()
 		return nil
@@ -266,12 +284,13 @@ func (b *Book[P]) Pair(x, y *Session[P], fn func(x, y Tx[P]) error) error {
 }
 
 // Timestamp is the vector of what is received. It shares what did not change with the last one.
-func (s *Session[P]) Timestamp() (t Timestamp, err error) {
-	dirty := 0
-	err = s.e.do(s.token(OpRead), func(k *held) error {
-		t, dirty = k.received, k.dirtyChunks()
-		return nil
-	})
+func (s *Session[P]) Timestamp() (Timestamp, error) {
+	k, err := s.e.enter(s.n, OpRead)
+	if err != nil {
+		return Timestamp{}, err
+	}
+	t, dirty := k.received, k.dirtyChunks()
+	err = s.e.leave(k, nil)
 	for err == nil && (dirty > 0 || t.v == nil) { // allocate outside the hold, and again should more have changed meanwhile
 		room := newSpare(t.v, s.e.parts, dirty)
 		err = s.e.do(s.token(OpRead), func(k *held) error {

@@ -65,7 +65,7 @@ func Exchange[P, Q, A any](
 			return needs("read, call or apply")
 		}
 		var err error
-		s.e.set = false
+		k.set = false
 		q, err = read(s.e.txOf().readTx)
 		k.foreign = err != nil
 		return err

@@ -30,15 +30,14 @@ func TestWhen(t *testing.T) {
 		require.Empty(t, got)
 		require.NoError(t, c.Advance(next(20)))
 		require.NoError(t, <-got)
-		require.Zero(t, l.s.e.view().watch)
-		require.Zero(t, l.s.e.view().waits)
+		require.Zero(t, l.s.e.view().ears)
 
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { got <- l.s.When(ctx, func(View) bool { return false }, func(Tx[int]) error { return nil }) }()
 		synctest.Wait()
 		cancel()
 		require.ErrorIs(t, <-got, context.Canceled)
-		require.Zero(t, l.s.e.view().watch)
+		require.Zero(t, l.s.e.view().ears)
 		go func() {
 			got <- l.s.When(t.Context(), func(View) bool { return false }, func(Tx[int]) error { return nil })
 		}()
@@ -173,7 +172,7 @@ func TestMerge(t *testing.T) {
 		require.ErrorIs(t, context.Cause(from.Context()), ErrMerged)
 		require.Equal(t, uint64(1), l.book.Stats().Merged)
 		require.NoError(t, l.s.Check())
-		require.Zero(t, l.s.e.view().watch)
+		require.Zero(t, l.s.e.view().ears)
 	})
 	t.Run("it waits for whatever is in the way", func(t *testing.T) {
 		l, from := mergers(t)
@@ -235,7 +234,7 @@ func TestMerge(t *testing.T) {
 		require.Equal(t, before, from.Fingerprint())
 		require.Panics(t, func() { l.book.Merge(from, l.s, nil, func(_, _ Tx[int]) error { panic("foreign") }) })
 		require.Equal(t, before, from.Fingerprint())
-		require.Zero(t, l.s.e.view().watch)
+		require.Zero(t, l.s.e.view().ears)
 	})
 }
 
