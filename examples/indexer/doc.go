@@ -10,7 +10,8 @@
 //     have been applied; it does not matter how late it comes, nor that the partition has come back.
 //   - A partition that comes back goes on where this store left off, whatever other instances have done meanwhile.
 //   - A topic that is deleted and created again is another topic: nothing of its former life shows in it.
-//   - An answer says whether every partition took part in it, and how far behind their logs they are.
+//   - An answer says whether every partition took part in it, and how far behind their logs they are. What another instance
+//     says is looked at before it is believed; one that hangs or talks nonsense is missing from the answer, and no more.
 //
 // # How Kafka maps to streamstate
 //

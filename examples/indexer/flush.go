@@ -15,6 +15,9 @@ import (
 func (n *node) flush(ctx context.Context, t *topic, s *session) error {
 	var done streamstate.Timestamp
 	err := s.Flush(ctx, func(_ context.Context, target streamstate.Timestamp) error {
+		if n.broken() { // those that waited for their turn would all fail as the first one did, each after a long time
+			return n.failure
+		}
 		var parts map[int32][]*batch
 		err := s.Read(func(tx streamstate.ReadTx[*memtable]) error {
 			m, err := tx.Payload()

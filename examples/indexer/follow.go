@@ -101,9 +101,10 @@ func (n *node) fetchErrors(fetches kgo.Fetches) map[string]bool {
 	fetches.EachError(func(name string, p int32, err error) {
 		var loss *kgo.ErrDataLoss
 		switch {
-		case name == "" || errors.Is(err, context.Canceled):
-			n.slog.Debug("fetch", "err", err)
+		case errors.Is(err, context.Canceled) || errors.Is(err, kgo.ErrClientClosed): // a poll that was woken, or the end
 			return
+		case name == "" || p < 0: // of the group, of a broker, or of what the brokers know of a topic: the client goes on trying
+			n.tell(name, err)
 		case errors.As(err, &loss):
 			n.log.Printf("%s/%d: the log was cut below what is indexed: %v; the partition is indexed anew", name, p, err)
 			sick[name] = sick[name] || !n.cut(name, p)
@@ -117,6 +118,29 @@ func (n *node) fetchErrors(fetches kgo.Fetches) map[string]bool {
 	return sick
 }
 
+// telling is an error that the log has.
+type telling struct {
+	text string
+	at   time.Time
+}
+
+// tell logs what is wrong with a topic, or with the group if it has no name: once until it changes or all is well again, and
+// not more often than every tellEvery.
+func (n *node) tell(name string, err error) {
+	n.slog.Debug("fetch", "topic", name, "err", err)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if last := n.told[name]; last.text == err.Error() || time.Since(last.at) < tellEvery {
+		return
+	}
+	n.told[name] = telling{err.Error(), time.Now()}
+	if name == "" {
+		n.log.Printf("group %s: %v; trying again", n.cfg.group, err)
+	} else {
+		n.log.Printf("topic %s: %v; trying again", name, err)
+	}
+}
+
 // cut ends the claim of a partition whose log was cut, so that nothing of the new log is applied on top of the old, and has
 // what is in the store of it dropped before it begins again.
 func (n *node) cut(name string, p int32) bool {
@@ -127,8 +151,20 @@ func (n *node) cut(name string, p int32) bool {
 
 // +checklocks:n.mu
 func (n *node) cutLocked(name string, p int32) bool {
-	n.wipe[name] = append(n.wipe[name], p)
+	if t := n.topics[name]; t != nil {
+		n.wipeLocked(t.id, p)
+	}
 	return n.faulted(name, p, true, errCut)
+}
+
+// wipeLocked has a partition of one life of a topic begin from nothing the next time.
+//
+// +checklocks:n.mu
+func (n *node) wipeLocked(id topicID, p int32) {
+	if n.wipe[id] == nil {
+		n.wipe[id] = make(map[int32]bool)
+	}
+	n.wipe[id][p] = true
 }
 
 // work decodes and applies until the queue is closed. A claim that has ended meanwhile refuses what was polled for it: late
@@ -231,10 +267,7 @@ func (n *node) renewer() {
 	for {
 		select {
 		case name := <-n.renew:
-			if err := n.renewNow(name); err != nil {
-				n.fail(err)
-				return
-			}
+			n.renewNow(name)
 		case <-n.polling.Done():
 			return
 		}
@@ -242,7 +275,7 @@ func (n *node) renewer() {
 }
 
 // renewNow purges a topic, and adds it again when the client has told of the end of the old subscription.
-func (n *node) renewNow(name string) error {
+func (n *node) renewNow(name string) {
 	n.mu.Lock()
 	wait := time.Until(n.renewed[name].Add(renewAfter))
 	n.mu.Unlock()
@@ -252,7 +285,7 @@ func (n *node) renewNow(name string) error {
 		select {
 		case <-t.C:
 		case <-n.polling.Done():
-			return nil
+			return
 		}
 	}
 	n.mu.Lock()
@@ -271,27 +304,19 @@ func (n *node) renewNow(name string) error {
 		select {
 		case <-changed:
 		case <-n.polling.Done():
-			return nil
+			return
 		}
 	}
-	return n.addAgain(name)
+	n.addAgain(name)
 }
 
-// addAgain subscribes to a topic of which nothing is assigned. What was cut is wiped first.
-func (n *node) addAgain(name string) error {
+// addAgain subscribes to a topic of which nothing is assigned.
+func (n *node) addAgain(name string) {
 	n.mu.Lock()
-	t, wipe := n.topics[name], n.wipe[name]
 	n.renewed[name], n.renewing[name] = time.Now(), false
-	delete(n.wipe, name)
-	n.mu.Unlock()
-	for _, p := range wipe {
-		if err := n.left(n.living, t, p); err != nil {
-			return err
-		}
-		if err := n.store.dropPartition(t.id, p); err != nil {
-			return err
-		}
+	if t := n.topics[name]; t != nil {
+		t.purged = false
 	}
+	n.mu.Unlock()
 	n.cl.AddConsumeTopics(name)
-	return nil
 }

@@ -46,7 +46,7 @@ func (n *node) options() []kgo.Opt {
 		kgo.OnPartitionsRevoked(n.onRevoked),
 		kgo.OnPartitionsLost(n.onLost),
 		kgo.AdjustFetchOffsetsFn(n.startOffsets),
-		kgo.WithLogger(kafkaLog{n.slog}),
+		kgo.WithLogger(kafkaLog{n.slog}), kgo.WithHooks(n.reach),
 	}
 }
 
@@ -60,7 +60,9 @@ func (n *node) onAssigned(ctx context.Context, cl *kgo.Client, added map[string]
 	cl.ResumeFetchPartitions(added) // one may have failed before
 	n.mu.Lock()
 	n.generation = generation
+	delete(n.told, "")
 	for name, ps := range added {
+		delete(n.told, name)
 		if n.assigned[name] == nil {
 			n.assigned[name] = make(map[int32]bool)
 		}
@@ -143,6 +145,9 @@ func (n *node) live(ctx context.Context, name string, id topicID, partitions int
 		if old.id != id {
 			n.log.Printf("topic %s was deleted and created again: %v is dropped, %v begins from nothing", name, old.id, id)
 			n.renewFrom(old)
+			n.mu.Lock()
+			delete(n.wipe, old.id)
+			n.mu.Unlock()
 		}
 	}
 	if err := n.dropOthers(name, id); err != nil {
@@ -234,13 +239,17 @@ func (n *node) startOf(ctx context.Context, t *topic, p int32, logs map[int32]bo
 	if err != nil {
 		return start{}, err
 	}
+	n.mu.Lock()
+	wipe := n.wipe[t.id][p]
+	n.mu.Unlock()
 	at := start{from, known, from.Next}
 	log, ok := logs[p]
-	if !ok {
-		return at, nil
-	}
 	why := ""
 	switch {
+	case wipe:
+		why = errCut.Error()
+	case !ok:
+		return at, nil
 	case known && from.Next > log.end:
 		why = "the log was cut"
 	case known && from.Next < log.start:
@@ -248,20 +257,31 @@ func (n *node) startOf(ctx context.Context, t *topic, p int32, logs map[int32]bo
 	}
 	if why != "" {
 		n.log.Printf("%s/%d: %s: it is indexed up to %v, and the log is from %d to %d; it is indexed anew", t.name, p, why, from, log.start, log.end)
-		if err := n.store.dropPartition(t.id, p); err != nil {
-			return start{}, err
-		}
-		// The session was opened at the position that the store had: what is given up is forgotten.
-		if err := t.session.Want(int(p)); err != nil {
-			return start{}, err
-		}
-		if err := t.session.Unwant(int(p)).Wait(ctx); err != nil {
+		if err := n.forget(ctx, t, p); err != nil {
 			return start{}, err
 		}
 		at.from, at.known = streamstate.Position{}, false
 	}
 	at.end = max(log.end, at.from.Next)
 	return at, nil
+}
+
+// forget has a partition begin from nothing.
+func (n *node) forget(ctx context.Context, t *topic, p int32) error {
+	if err := n.store.dropPartition(t.id, p); err != nil {
+		return err
+	}
+	// The session was opened at the position that the store had: what is given up is forgotten.
+	if err := t.session.Want(int(p)); err != nil {
+		return err
+	}
+	if err := t.session.Unwant(int(p)).Wait(ctx); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.wipe[t.id], p)
+	return nil
 }
 
 // begin claims a partition.

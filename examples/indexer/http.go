@@ -21,6 +21,8 @@ type answer struct {
 	// Complete tells that every partition has answered; the others are Missing.
 	Complete bool    `json:"complete"`
 	Missing  []int32 `json:"missing,omitempty"`
+	// Silent are the instances that did not answer, and why, if partitions are missing.
+	Silent []string `json:"silent,omitempty"`
 	// Behind is how many records of the logs have not been indexed yet, as far as is known.
 	Behind uint64 `json:"behind"`
 	// Partitions are those that have answered.
@@ -79,11 +81,9 @@ func reply(w http.ResponseWriter, v any, err error) {
 }
 
 func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
-	select {
-	case <-n.failed:
+	if n.broken() {
 		reply(w, nil, &requestError{http.StatusServiceUnavailable, n.failure.Error()})
 		return
-	default:
 	}
 	if v := n.view(); v.Generation < 0 {
 		reply(w, nil, &requestError{http.StatusServiceUnavailable, "has not joined the group yet"})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,7 +18,7 @@ import (
 )
 
 const (
-	peerWait   = 2 * time.Second        // for one answer of another instance
+	peerWait   = 2 * time.Second        // for one answer of another instance, or of the brokers
 	settleWait = 2 * time.Second        // for partitions that nobody has at the moment
 	askAgain   = 100 * time.Millisecond // meanwhile, unless the group tells of a change before
 )
@@ -119,7 +120,7 @@ func (a *answer) fill(f found, url string, ends map[int32]follow) {
 
 // everywhere asks all instances of the group. While the group moves partitions it waits a little for those that nobody has.
 func (n *node) everywhere(ctx context.Context, q query, v url.Values) (answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, n.cfg.settle+2*peerWait)
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.settle+4*n.cfg.peerWait)
 	defer cancel()
 	until := time.Now().Add(n.cfg.settle)
 	for {
@@ -147,8 +148,9 @@ func (n *node) ask(ctx context.Context, q query, v url.Values) (answer, error) {
 		return answer{}, &requestError{http.StatusServiceUnavailable, fmt.Sprintf("topic %s does not exist yet", q.topic)}
 	}
 	peers, err := n.others(ctx)
+	silent := make([]string, len(peers)+1)
 	if err != nil {
-		n.slog.Debug("the others are not known", "err", err)
+		silent[0] = fmt.Sprintf("the brokers do not tell which other instances there are: %v", err)
 	}
 	v.Set("local", "1")
 	v.Set("id", t.id.String())
@@ -157,9 +159,13 @@ func (n *node) ask(ctx context.Context, q query, v url.Values) (answer, error) {
 	var asked sync.WaitGroup
 	for i, peer := range peers {
 		asked.Go(func() {
-			if err := n.askPeer(ctx, peer+"/v1/lookup?"+v.Encode(), &answers[i+1]); err != nil {
+			err := n.askPeer(ctx, peer+"/v1/lookup?"+v.Encode(), &answers[i+1])
+			if err == nil {
+				err = answers[i+1].check(q)
+			}
+			if err != nil {
 				n.slog.Debug("no answer", "from", peer, "err", err)
-				answers[i+1] = answer{}
+				answers[i+1], silent[i+1] = answer{}, fmt.Sprintf("%s: %v", peer, err)
 			}
 		})
 	}
@@ -174,7 +180,52 @@ func (n *node) ask(ctx context.Context, q query, v url.Values) (answer, error) {
 	a := merge(answers, q.span.limit)
 	a.Topic, a.ID, a.Field = t.name, t.id.String(), q.field
 	a.finish(t.partitions)
+	if !a.Complete {
+		a.Silent = slices.DeleteFunc(silent, func(s string) bool { return s == "" })
+	}
 	return a, nil
+}
+
+var errAnswer = errors.New("it is no answer to this question")
+
+// check looks at another instance's answer. What would send the asker back, past hits or round and round is not taken.
+func (a *answer) check(q query) error {
+	has := make(map[int32]bool, len(a.Partitions))
+	for _, p := range a.Partitions {
+		if p.Partition < 0 || has[p.Partition] {
+			return fmt.Errorf("%w: partition %d is there twice, or cannot be", errAnswer, p.Partition)
+		}
+		has[p.Partition] = true
+	}
+	last := q.span.after
+	for _, h := range a.Hits {
+		at, p, err := q.span.place(h.At)
+		if err != nil || at <= last || p != h.Partition || !has[p] {
+			return fmt.Errorf("%w: a hit at %q", errAnswer, h.At)
+		}
+		last = at
+	}
+	if a.Next != "" {
+		if at, _, err := q.span.place(a.Next); err != nil || at < last || at == q.span.after {
+			return fmt.Errorf("%w: next is %q", errAnswer, a.Next)
+		}
+	}
+	if a.ID != q.id || a.Topic != q.topic || a.Field != q.field || len(a.Hits) > q.span.limit {
+		return fmt.Errorf("%w: %d hits of %s in topic %s, %s", errAnswer, len(a.Hits), a.Field, a.Topic, a.ID)
+	}
+	return nil
+}
+
+// place reads a place of an answer, which must be within the span.
+func (s span) place(text string) (at string, p int32, err error) {
+	b, err := base64.RawURLEncoding.DecodeString(text)
+	if err == nil {
+		_, p, _, err = splitEntryKey(b)
+	}
+	if at = string(b); err == nil && (at < s.from || s.to != "" && at >= s.to) {
+		err = errAnswer
+	}
+	return at, p, err
 }
 
 // merge makes one answer out of several. Of two that answer for a partition the one counts that got it in the later
@@ -224,6 +275,8 @@ func merge(answers []answer, limit int) answer {
 
 // others are the addresses of the other members of the group.
 func (n *node) others(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.peerWait)
+	defer cancel()
 	groups, err := n.adm.DescribeGroups(ctx, n.cfg.group)
 	if err != nil {
 		return nil, err
@@ -239,7 +292,7 @@ func (n *node) others(ctx context.Context) ([]string, error) {
 
 // askPeer gets a lookup's answer of another instance.
 func (n *node) askPeer(ctx context.Context, url string, a *answer) error {
-	ctx, cancel := context.WithTimeout(ctx, peerWait)
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.peerWait)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

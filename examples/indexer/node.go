@@ -23,8 +23,12 @@ const (
 	maxPoll    = 1024      // records of one poll
 	maxQueued  = 16 * 1024 // records that wait for a worker, before polling pauses
 	stopWait   = 30 * time.Second
-	httpWait   = time.Second // for answers under way, at the end
+	httpWait   = time.Second      // for answers under way, at the end
+	askWait    = 10 * time.Second // for a question to be asked
+	sendWait   = 30 * time.Second // and answered, and the answer taken
+	idleWait   = 2 * time.Minute
 	renewAfter = time.Second // between two renewals of one topic
+	tellEvery  = 10 * time.Second
 )
 
 type (
@@ -44,6 +48,7 @@ type node struct {
 	asks  *kgo.Client  // for questions to the brokers: callbacks of cl have some
 	adm   *kadm.Client // on asks
 	peers *http.Client
+	reach *reach
 	began time.Time
 
 	queues []chan *parcel
@@ -83,9 +88,9 @@ type node struct {
 	renewing map[string]bool
 	// +checklocks:mu
 	renewed map[string]time.Time
-	// wipe are partitions whose log was cut and written anew: what the store has of them is to go.
+	// wipe are partitions of which the store has what does not go together with the log: it goes before they begin again.
 	// +checklocks:mu
-	wipe map[string][]int32
+	wipe map[topicID]map[int32]bool
 	// +checklocks:mu
 	generation int32
 	// +checklocks:mu
@@ -96,6 +101,9 @@ type node struct {
 	// wake ends the present poll.
 	// +checklocks:mu
 	wake func()
+	// told are the errors that the log has of topics, or of the group as a whole.
+	// +checklocks:mu
+	told map[string]telling
 	// +checklocks:mu
 	foreign int // records of a topic or partition that is not followed
 }
@@ -130,15 +138,16 @@ type follow struct {
 func startNode(ctx context.Context, cfg config, ln net.Listener, logger *log.Logger, debug *slog.Logger) (n *node, err error) {
 	n = &node{
 		cfg: cfg, url: "http://" + cfg.reachable(ln.Addr()), log: logger, slog: debug, began: time.Now(),
-		peers:   &http.Client{Timeout: peerWait, Transport: &http.Transport{MaxIdleConnsPerHost: 8}},
+		peers:   &http.Client{Timeout: cfg.peerWait, Transport: &http.Transport{MaxIdleConnsPerHost: 8}},
 		freed:   make(chan int, maxQueued+maxPoll),
 		renew:   make(chan string, len(cfg.indexes)),
 		failed:  make(chan struct{}),
 		changed: make(chan struct{}), wake: func() {}, repairs: make(map[string]rungs), restarts: make(chan restarting, 64),
 		topics: make(map[string]*topic), assigned: make(map[string]map[int32]bool),
-		renewing: make(map[string]bool), renewed: make(map[string]time.Time), wipe: make(map[string][]int32),
+		renewing: make(map[string]bool), renewed: make(map[string]time.Time), told: make(map[string]telling), wipe: make(map[topicID]map[int32]bool),
 		generation: -1,
 	}
+	n.reach = &reach{log: logger, lost: make(map[string]bool)}
 	n.polling, n.pause = context.WithCancel(context.Background())
 	n.living, n.kill = context.WithCancel(context.Background())
 	if n.store, err = openStore(cfg.dir); err != nil {
@@ -156,7 +165,7 @@ func startNode(ctx context.Context, cfg config, ln net.Listener, logger *log.Log
 	n.pollers.Go(n.poll)
 	n.pollers.Go(n.renewer)
 	n.serving.Go(n.flusher)
-	n.http = &http.Server{Handler: n.handler(), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(debug.Handler(), slog.LevelDebug)}
+	n.http = &http.Server{Handler: n.handler(), ReadHeaderTimeout: askWait, WriteTimeout: sendWait, IdleTimeout: idleWait, ErrorLog: slog.NewLogLogger(debug.Handler(), slog.LevelDebug)}
 	n.serving.Go(func() {
 		if err := n.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			n.fail(err)
@@ -167,7 +176,8 @@ func startNode(ctx context.Context, cfg config, ln net.Listener, logger *log.Log
 
 // connect makes the clients, and looks at the topics that there are.
 func (n *node) connect(ctx context.Context) (err error) {
-	n.asks, err = kgo.NewClient(kgo.SeedBrokers(strings.Split(n.cfg.brokers, ",")...), kgo.ClientID("asks"), kgo.MetadataMinAge(250*time.Millisecond), kgo.WithLogger(kafkaLog{n.slog}))
+	n.asks, err = kgo.NewClient(kgo.SeedBrokers(strings.Split(n.cfg.brokers, ",")...), kgo.ClientID("asks"), kgo.MetadataMinAge(250*time.Millisecond),
+		kgo.WithLogger(kafkaLog{n.slog}), kgo.WithHooks(n.reach))
 	if err != nil {
 		return err
 	}
@@ -206,7 +216,9 @@ func (n *node) stop() error {
 	n.workers.Wait()
 	n.kill()
 	n.serving.Wait()
-	err = errors.Join(err, n.flushAll(ctx))
+	if !n.broken() { // else nothing more is committed
+		err = errors.Join(err, n.flushAll(ctx))
+	}
 	if n.cl != nil {
 		n.cl.CloseAllowingRebalance()
 	}
@@ -216,10 +228,8 @@ func (n *node) stop() error {
 	err = errors.Join(err, n.book.Close().Wait(ctx), n.store.close())
 	n.drivers.Wait()
 	n.peers.CloseIdleConnections()
-	select {
-	case <-n.failed:
+	if n.broken() {
 		err = errors.Join(n.failure, err)
-	default:
 	}
 	return err
 }
@@ -230,6 +240,16 @@ func (n *node) fail(err error) {
 		n.failure = err
 		close(n.failed)
 	})
+}
+
+// broken tells whether the node cannot go on.
+func (n *node) broken() bool {
+	select {
+	case <-n.failed:
+		return true
+	default:
+		return false
+	}
 }
 
 // topic is the present life of a topic, or nil.

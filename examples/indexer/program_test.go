@@ -66,5 +66,6 @@ func TestNoBroker(t *testing.T) {
 	var exit *exec.ExitError
 	require.ErrorAs(t, err, &exit)
 	require.Equal(t, exitFailed, exit.ExitCode())
+	require.Contains(t, string(out), "indexer: broker 127.0.0.1:1 cannot be reached: ")
 	require.Contains(t, string(out), "indexer: failed: brokers 127.0.0.1:1: ")
 }

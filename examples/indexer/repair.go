@@ -50,15 +50,13 @@ func (n *node) rollBack(t *topic, to streamstate.Timestamp) error {
 	if err != nil {
 		return err
 	}
-	var beyond []int32
-	for p, has := range at.All() {
-		if back, ok := to.At(p); ok && back.Next < has.Next {
-			beyond = append(beyond, int32(p))
-		}
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.wipe[t.name] = append(n.wipe[t.name], beyond...)
+	for p, has := range at.All() {
+		if back, ok := to.At(p); ok && back.Next < has.Next {
+			n.wipeLocked(t.id, int32(p))
+		}
+	}
 	return nil
 }
 

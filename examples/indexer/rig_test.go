@@ -81,7 +81,30 @@ func (p *pond) things(n int) {
 type rig struct {
 	*node
 	pond  *pond
+	said  said
 	ended bool
+}
+
+// said is what an instance has logged.
+type said struct {
+	mu   sync.Mutex
+	text strings.Builder
+	to   io.Writer
+	ring func()
+}
+
+func (s *said) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	s.text.Write(b)
+	s.mu.Unlock()
+	s.ring()
+	return s.to.Write(b)
+}
+
+func (s *said) count(words string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Count(s.text.String(), words)
 }
 
 // rig starts an instance on a directory; change may change it before it joins.
@@ -105,9 +128,9 @@ func (p *pond) rig(dir string, change func(*config)) *rig {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(p.t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(p.t, err)
-	n, err := startNode(limited(p.t), cfg, ln, log.New(p.t.Output(), "", 0), slog.New(slog.DiscardHandler))
+	r := &rig{pond: p, said: said{to: p.t.Output(), ring: p.ring}}
+	r.node, err = startNode(limited(p.t), cfg, ln, log.New(&r.said, "", 0), slog.New(slog.DiscardHandler))
 	require.NoError(p.t, err)
-	r := &rig{node: n, pond: p}
 	p.t.Cleanup(r.end)
 	return r
 }
