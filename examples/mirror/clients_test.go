@@ -114,13 +114,18 @@ func newChild(t *testing.T, args ...string) *child {
 	return c
 }
 
-// serving waits until clients can connect.
-func (c *child) serving() *nbd.Client {
+// address waits until clients can connect.
+func (c *child) address() (uri string) {
 	c.t.Helper()
 	c.said.await(c.t, "serving nbd+unix")
-	_, uri, _ := strings.Cut(c.said.String(), "serving ")
+	_, uri, _ = strings.Cut(c.said.String(), "serving ")
 	uri, _, _ = strings.Cut(uri, ",")
-	n, err := nbd.Dial(limited(c.t), uri)
+	return uri
+}
+
+func (c *child) serving() *nbd.Client {
+	c.t.Helper()
+	n, err := nbd.Dial(limited(c.t), c.address())
 	require.NoError(c.t, err)
 	return n
 }

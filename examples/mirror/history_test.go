@@ -17,9 +17,10 @@ import (
 // history is what was written to a device, by one client, that may be cut off at any moment: what must be found
 // afterwards, and what may be. Every block says which write it is from.
 type history struct {
-	writes []span // by number; 0 is the zeros that a new device has
-	acked  []bool // by number
-	must   []int  // by block: the oldest write that may be found, since a flush was answered that covers it
+	writes []span            // by number; 0 is the zeros that a new device has
+	acked  []bool            // by number
+	must   []int             // by block: the oldest write that may be found, since a flush was answered that covers it
+	heard  func(answers int) // nil, or told of each answer
 }
 
 // span are the blocks of a write.
@@ -150,6 +151,9 @@ func (o *ordeal) answered(cookie uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.answers++
+	if o.heard != nil {
+		o.heard(o.answers)
+	}
 	if cookie&ofFlush != 0 {
 		for i, n := range o.flushes[cookie] {
 			o.must[i] = max(o.must[i], n)
