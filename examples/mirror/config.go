@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -32,6 +33,7 @@ type config struct {
 	repair       bool
 	repairRate   int64 // bytes a second; 0: no limit
 	plan         planFlag
+	control      string
 	demo         bool
 	verbose      bool
 	given        map[string]bool // flags that were given
@@ -44,6 +46,9 @@ const usage = `mirror is a network block device that is kept on several replicas
 
   mirror [-replicas n] [-size n] [-dir d]        replicas in this process, over files
   mirror -replica uri -replica uri ... [-create] replicas on NBD servers, such as nbdkit and qemu-nbd
+  mirror status -control address [-json]         what a running mirror is doing
+  mirror replace -control address -replica n [-uri uri]
+                                                 put another device in the place of one of its replicas
   mirror -demo                                   lose a replica under load and take it back; see it proven
 
 Clients connect to the address of -listen, for example: nbdinfo nbd://127.0.0.1:10809. The last MiB of each replica is
@@ -107,6 +112,7 @@ func parse(args []string, out io.Writer) (config, error) {
 	f.Var((*bytesFlag)(&c.repairRate), "repair-rate", "`bytes` a second that are copied at most to a replica under repair (default: no limit)")
 	f.DurationVar(&c.replyTimeout, "reply-timeout", defaultReplyTimeout, "how long a replica may owe answers and give none before it counts as away")
 	f.DurationVar(&c.wait, "wait", defaultWait, "how long to wait for replicas at the start")
+	f.StringVar(&c.control, "control", "", "`address` of the control endpoint for mirror status and mirror replace: host:port of the loopback, or unix:path (default: none)")
 	f.Var(&c.plan, "plan", "print what the start would copy to make the replicas equal, as text or, with -plan=json, as JSON, and exit; nothing is touched")
 	f.BoolVar(&c.demo, "demo", false, "run the demonstration and exit")
 	f.BoolVar(&c.verbose, "v", false, "log connections and every change of a replica to the standard error")
@@ -176,8 +182,13 @@ func (c *config) check() error {
 	if c.size%blockSize != 0 {
 		return fmt.Errorf("-size is %d, not a multiple of %d", c.size, blockSize)
 	}
-	_, _, err := c.address()
-	return err
+	if _, _, err := address("listen", c.listen); err != nil {
+		return err
+	}
+	if c.control != "" {
+		return checkControl(c.control)
+	}
+	return nil
 }
 
 // checkURIs wants every replica named once. Two URIs of one disk can still differ: see distinct.
@@ -214,18 +225,31 @@ func (c *config) answerTime(command nbd.Command) time.Duration {
 	return c.replyTimeout
 }
 
-// address is where to listen.
-func (c *config) address() (network, address string, err error) {
-	if path, ok := strings.CutPrefix(c.listen, "unix:"); ok {
+// address is where to listen, as a flag says.
+func address(flag, value string) (network, address string, err error) {
+	if path, ok := strings.CutPrefix(value, "unix:"); ok {
 		if path == "" {
-			return "", "", errors.New("-listen unix: has no path")
+			return "", "", fmt.Errorf("-%s unix: has no path", flag)
 		}
 		return "unix", path, nil
 	}
-	if _, _, err := net.SplitHostPort(c.listen); err != nil {
-		return "", "", fmt.Errorf("-listen is %q, neither host:port nor unix:path", c.listen)
+	if _, _, err := net.SplitHostPort(value); err != nil {
+		return "", "", fmt.Errorf("-%s is %q, neither host:port nor unix:path", flag, value)
 	}
-	return "tcp", c.listen, nil
+	return "tcp", value, nil
+}
+
+// checkControl wants an address that nobody else can reach: who reaches it can replace replicas.
+func checkControl(value string) error {
+	network, at, err := address("control", value)
+	if err != nil || network == "unix" {
+		return err
+	}
+	host, _, _ := net.SplitHostPort(at) // address has looked
+	if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
+		return fmt.Errorf("-control is %q, and must be an address of the loopback, such as 127.0.0.1:10810 or [::1]:10810, or unix:path", value)
+	}
+	return nil
 }
 
 // bytesFlag is a number of bytes, with a unit of 1024.

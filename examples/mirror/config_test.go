@@ -33,6 +33,16 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"-replica", "nbd://h/x", "-dir", "d"}, "-dir is for replicas in this process"},
 		{[]string{"-replica", "http://h/x"}, "scheme is neither"},
 		{[]string{"-demo", "-size", "1M"}, "-size has no place in the demonstration"},
+		{[]string{"-control", "10.0.0.1:1"}, "must be an address of the loopback"},
+		{[]string{"-control", ":1"}, "must be an address of the loopback"},
+		{[]string{"-control", "localhost:1"}, "must be an address of the loopback"},
+		{[]string{"-control", "1"}, "-control is \"1\", neither"},
+		{[]string{"-control", "unix:"}, "-control unix: has no path"},
+		{[]string{"status"}, "-control is missing"},
+		{[]string{"status", "-control", "0.0.0.0:1"}, "must be an address of the loopback"},
+		{[]string{"status", "-control", "127.0.0.1:1", "x"}, `unexpected argument "x"`},
+		{[]string{"replace", "-control", "127.0.0.1:1"}, "-replica is missing"},
+		{[]string{"replace", "-control", "127.0.0.1:1", "-replica", "x"}, "invalid value"},
 		{[]string{"-plan"}, "-plan needs a device"},
 		{[]string{"-plan=x", "-dir", "d"}, "neither text nor json"},
 		{[]string{"-plan", "-create", "-replica", "nbd://h/x"}, "-create makes a new one"},
@@ -48,6 +58,7 @@ func TestBadFlags(t *testing.T) {
 		want string
 	}{
 		{[]string{"-listen", "256.0.0.1:0"}, "listen tcp"},
+		{[]string{"-control", "unix:/nowhere/to/be/found"}, "listen unix"},
 	} {
 		var out, errOut strings.Builder
 		require.Equal(t, exitFailed, run(tc.args, &out, &errOut), tc.args)

@@ -23,7 +23,7 @@ func (m *mirror) invent(ctx context.Context, links []*link) error {
 	size := links[0].room()
 	for i, l := range links {
 		if l.meta != nil {
-			return fmt.Errorf("replica %d (%s) belongs to device %x already, and -create overwrites nothing; to give it up, write zeros over its last MiB", i, m.drivers[i].name, l.meta.device)
+			return fmt.Errorf("replica %d (%s) belongs to device %x already, and -create overwrites nothing; to give it up, write zeros over its last MiB", i, m.drivers[i].name(), l.meta.device)
 		}
 		size = min(size, l.room())
 	}
@@ -55,7 +55,7 @@ func (m *mirror) onAll(links []*link, do func(*driver, *link) error) error {
 		d := m.drivers[i]
 		wg.Go(func() {
 			if err := do(d, l); err != nil {
-				errs[i] = fmt.Errorf("replica %d (%s): %w", i, d.name, err)
+				errs[i] = fmt.Errorf("replica %d (%s): %w", i, d.name(), err)
 			}
 		})
 	}
@@ -68,11 +68,11 @@ func (m *mirror) onAll(links []*link, do func(*driver, *link) error) error {
 func (m *mirror) distinct(ctx context.Context, links []*link) error {
 	found := make([][]byte, len(links))
 	mark := func(i int) []byte {
-		return append(bytes.Clone(m.drivers[i].id[:]), make([]byte, blockSize-len(m.drivers[i].id))...)
+		return append(bytes.Clone(links[i].id[:]), make([]byte, blockSize-len(links[i].id))...)
 	}
 	for i, l := range links {
 		if err := m.drivers[i].ask(ctx, l, nbd.CmdWrite, l.metaAt+probeAt, blockSize, mark(i)); err != nil {
-			return fmt.Errorf("replica %d (%s): %w", i, m.drivers[i].name, err)
+			return fmt.Errorf("replica %d (%s): %w", i, m.drivers[i].name(), err)
 		}
 	}
 	err := m.onAll(links, func(d *driver, l *link) error {
@@ -88,11 +88,11 @@ func (m *mirror) distinct(ctx context.Context, links []*link) error {
 	for i := range links {
 		for other := range links {
 			if other != i && bytes.Equal(found[i], mark(other)) {
-				return fmt.Errorf("replicas %d (%s) and %d (%s) are the same disk", i, m.drivers[i].name, other, m.drivers[other].name)
+				return fmt.Errorf("replicas %d (%s) and %d (%s) are the same disk", i, m.drivers[i].name(), other, m.drivers[other].name())
 			}
 		}
 		if !bytes.Equal(found[i], mark(i)) {
-			return fmt.Errorf("replica %d (%s) does not hold what was written to it", i, m.drivers[i].name)
+			return fmt.Errorf("replica %d (%s) does not hold what was written to it", i, m.drivers[i].name())
 		}
 	}
 	return nil

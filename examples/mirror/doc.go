@@ -10,6 +10,8 @@
 //     what it has missed is copied to it, and it counts again when all of it is durable there (-repair, -repair-rate).
 //   - Replicas that may differ at the start, after a crash of mirror, are made equal before clients are served, by what they
 //     remember; everything that was flushed is there, and whatever interrupts that, nothing is lost (-plan).
+//   - A replica is replaced while clients go on, by what is at another place or by a blank file (mirror replace): whatever the
+//     former one still answers is an orphan, and one that never comes to its end is no hindrance.
 //   - A reply that comes late, on a connection that has ended, is counted as an orphan and changes nothing.
 //   - No new connection to a replica is opened before the old one was read to its end: a stopped server still executes
 //     what lies in its socket.
@@ -21,7 +23,8 @@
 // sender (sender.go). The metadata in the last MiB of each replica (meta.go) and the rules of its dirty bits (dirty.go)
 // are pure. serve.go starts and stops all of it; create.go makes a new device on servers; reconcile.go makes replicas
 // equal at the start, through repair.Reconcile, and plan.go says what that would do; repair.go drives the repair of a
-// replica, through repair.Live and the jobs of the tracker.
+// replica, through repair.Live and the jobs of the tracker; replace.go puts another device in a replica's place. control.go
+// is the endpoint for that and for the state of it all (report.go), command.go the commands that ask it.
 //
 // # Concurrency
 //

@@ -21,30 +21,45 @@ const (
 	settleFor  = time.Second      // how long replicas that are here may take to begin, when -wait is over
 )
 
-// driver keeps one replica connected.
+// driver keeps one replica connected, and whatever is put in its place.
 type driver struct {
-	m     *mirror
-	index int
-	source
-	id      jobtracker.ID // for a replica that is to be formatted
+	m       *mirror
+	index   int
 	joined  func()        // closes first; once
 	first   chan struct{} // closed when the first session has made its generation durable, or will not
 	strikes atomic.Int32  // how often it was lost, or has failed something, in reconciliations
+	// replacements are for run, which alone has the tracker replace the replica: so nothing of the former one comes between.
+	replacements chan replacement
 
 	mu sync.Mutex
+	// at is where the replica is. It is another one when another place is named, even if that has the same name.
+	// +checklocks:mu
+	at *source
 	// complain is the last trouble told, so that it is told once.
 	// +checklocks:mu
 	complain string
 	// session is the present or last one.
 	// +checklocks:mu
 	session *session
+	// former are sessions of replaced replicas that have not come to their end.
+	// +checklocks:mu
+	former []*session
 }
 
 func newDriver(m *mirror, index int, s source) *driver {
-	d := &driver{m: m, index: index, source: s, id: newID(), first: make(chan struct{})}
+	d := &driver{m: m, index: index, at: &s, first: make(chan struct{}), replacements: make(chan replacement)}
 	d.joined = sync.OnceFunc(func() { close(d.first) })
 	return d
 }
+
+// place is where the replica is.
+func (d *driver) place() *source {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.at
+}
+
+func (d *driver) name() string { return d.place().name }
 
 func newID() (id jobtracker.ID) {
 	_, _ = rand.Read(id[:]) // never fails
@@ -54,12 +69,32 @@ func newID() (id jobtracker.ID) {
 // run keeps the replica connected until ctx ends, and then lets a session come to its end. s is the first session, nil if
 // the replica could not be reached.
 func (d *driver) run(ctx context.Context, s *session) {
+	for ctx.Err() == nil {
+		life, end := context.WithCancelCause(ctx)
+		over := make(chan struct{})
+		d.m.running.Go(func() {
+			defer close(over)
+			d.live(life, s)
+		})
+		d.awaitReplacement(ctx, func() {
+			end(jobtracker.ErrReplaced)
+			<-over
+		})
+		<-over
+		end(nil)
+		s = nil
+	}
+}
+
+// live keeps one device in the replica's place connected until ctx ends.
+func (d *driver) live(ctx context.Context, s *session) {
+	if s == nil && !d.outlive(ctx) {
+		return
+	}
 	for pause := firstPause; ; {
 		if s != nil {
 			began := time.Now()
-			if err := s.run(); err != nil && ctx.Err() == nil {
-				d.tell("CUT OFF: its connection broke without an end, so what it was sent may still be executed; restart mirror when it cannot: %v", err)
-				_ = d.m.tracker.Fault(d.index, err)
+			if !d.attend(ctx, s) {
 				return
 			}
 			if pause = min(2*pause, longPause); time.Since(began) > shortLife {
@@ -79,6 +114,30 @@ func (d *driver) run(ctx context.Context, s *session) {
 			}
 		}
 	}
+}
+
+// attend has a session live. False: there is to be no other. When the replica is replaced, the session is left to itself:
+// what comes late on it is still to be counted, and it may never come to its end.
+func (d *driver) attend(ctx context.Context, s *session) bool {
+	ended := make(chan error, 1)
+	d.m.running.Go(func() { ended <- s.run() })
+	var err error
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		if errors.Is(context.Cause(ctx), jobtracker.ErrReplaced) {
+			d.leave(s)
+			return false
+		}
+		err = <-ended
+	}
+	if err == nil || ctx.Err() != nil {
+		return ctx.Err() == nil
+	}
+	d.tell("CUT OFF: its connection broke without an end, so what it was sent may still be executed; "+
+		"replace it, or restart mirror when it cannot: %v", err)
+	_ = d.m.tracker.Fault(d.index, err)
+	return false
 }
 
 // rest waits before the next attempt; not all drivers at once. False: ctx has ended.
@@ -123,7 +182,7 @@ func (d *driver) admitBlank(ctx context.Context, l *link) (*session, error) {
 func (d *driver) openIn(ctx context.Context, most time.Duration) (*link, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, most, errNoAnswer)
 	defer cancel()
-	return d.open(ctx)
+	return d.place().open(ctx)
 }
 
 // admit introduces an opened replica to the tracker.
@@ -135,6 +194,7 @@ func (d *driver) admit(l *link) (*session, error) {
 	}
 	s := newSession(d, l, conn)
 	d.mu.Lock()
+	s.at = d.at
 	d.session, d.complain = s, ""
 	d.mu.Unlock()
 	if conn.Plan() == jobtracker.PlanRepair && l.meta == nil {
@@ -145,14 +205,13 @@ func (d *driver) admit(l *link) (*session, error) {
 
 func (d *driver) introduce(l *link) (*jobtracker.Conn[*request], error) {
 	g := &d.m.geometry
-	hello := jobtracker.Hello{Device: g.device, Replica: d.id}
+	hello := jobtracker.Hello{Device: g.device, Replica: l.id}
+	if err := d.m.fits(l); err != nil {
+		return nil, err
+	}
 	switch {
-	case l.meta != nil && l.meta.geometry != *g:
-		return nil, &foreignError{has: l.meta.geometry, want: *g}
 	case l.meta != nil:
 		hello = l.meta.hello()
-	case l.room() < g.size:
-		return nil, &unfitError{fmt.Sprintf("it has room for %d bytes, and the device has %d", l.room(), g.size)}
 	case !d.m.create:
 		hello = jobtracker.Hello{} // blank, of no identity
 	}
@@ -175,7 +234,7 @@ func (d *driver) remembered(l *link) (meta, int) {
 		return *l.meta, l.place
 	}
 	g := d.m.geometry
-	return meta{geometry: g, replica: d.id, dirty: newBitmap(g.extents())}, 0
+	return meta{geometry: g, replica: l.id, dirty: newBitmap(g.extents())}, 0
 }
 
 // awaited tells why the replica is waited for at the start.
@@ -201,7 +260,7 @@ func (d *driver) complains(err error) bool {
 }
 
 func (d *driver) tell(format string, args ...any) {
-	d.m.log.Printf("replica %d (%s): %s", d.index, d.name, fmt.Sprintf(format, args...))
+	d.m.log.Printf("replica %d (%s): %s", d.index, d.name(), fmt.Sprintf(format, args...))
 }
 
 // current is the present or last session, nil if there was none.
@@ -218,16 +277,16 @@ func (d *driver) cut(cause error) {
 	}
 }
 
-// abandon ends a session that does not come to its end.
+// abandon ends sessions that do not come to their end.
 func (d *driver) abandon() {
-	s := d.current()
-	if s == nil {
-		return
-	}
-	select {
-	case <-s.drained:
-	default:
-		d.tell("its server has not ended the connection; what it was sent may still be executed, so restart it before mirror")
-		_ = s.link.client.Close()
+	d.mu.Lock()
+	all := append([]*session{d.session}, d.former...)
+	d.mu.Unlock()
+	for _, s := range all {
+		if s != nil && !s.isDrained() {
+			d.m.log.Printf("replica %d (%s): its server has not ended the connection; "+
+				"what it was sent may still be executed, so restart it before mirror", d.index, s.at.name)
+			_ = s.link.client.Close()
+		}
 	}
 }

@@ -7,12 +7,15 @@ import (
 	"net"
 
 	"github.com/staleproof/staleproof/examples/internal/nbd"
+	"github.com/staleproof/staleproof/jobtracker"
 )
 
 // source is where a replica is.
 type source struct {
 	name string // for people
 	dial func(context.Context) (nc net.Conn, export string, err error)
+	// renew puts a blank device of that size in its place, and leaves what was there to itself. Nil: that is not mirror's to do.
+	renew func(size int64) (source, error)
 }
 
 // remote is a replica on somebody else's server.
@@ -33,9 +36,10 @@ func remote(uri string) (source, error) {
 type link struct {
 	nc     net.Conn // for reading to the end what the client does not understand
 	client *nbd.Client
-	metaAt int64 // where the metadata begins
-	meta   *meta // nil: the replica is blank
-	place  int   // where the next copy goes
+	metaAt int64         // where the metadata begins
+	meta   *meta         // nil: the replica is blank
+	place  int           // where the next copy goes
+	id     jobtracker.ID // what a blank one is to be called
 }
 
 // open connects to a replica and reads its metadata; ctx bounds that. What an earlier connection has sent must not be able
@@ -50,7 +54,7 @@ func (s source) open(ctx context.Context) (*link, error) {
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = client.Close() }) // only a read is on its way
-	l := &link{nc: nc, client: client}
+	l := &link{nc: nc, client: client, id: newID()}
 	err = l.fitting(client.Info())
 	if err == nil {
 		err = l.readMeta()

@@ -86,6 +86,32 @@ func fileMeta(path string) (*meta, error) {
 	return m, err
 }
 
+// asideFile is a file that was renamed.
+type asideFile struct{ from, to string }
+
+// setAside renames a file, which is never overwritten nor deleted; without one it does nothing.
+func setAside(path string) (asideFile, error) {
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return asideFile{}, nil
+	}
+	for n := 1; ; n++ {
+		to := fmt.Sprintf("%s.replaced-%d", path, n)
+		if _, err := os.Lstat(to); errors.Is(err, fs.ErrNotExist) {
+			return asideFile{path, to}, os.Rename(path, to)
+		} else if err != nil {
+			return asideFile{}, err
+		}
+	}
+}
+
+// back undoes it.
+func (a asideFile) back() error {
+	if a.from == "" {
+		return nil
+	}
+	return os.Rename(a.to, a.from)
+}
+
 // newLocal opens the file of a replica; with size it is made.
 func newLocal(path string, size int64) (*local, error) {
 	flags := os.O_RDWR
@@ -113,6 +139,7 @@ func newLocal(path string, size int64) (*local, error) {
 	return l, nil
 }
 
+// source is where the replica is; without renew.
 func (l *local) source() source {
 	return source{name: l.path, dial: func(ctx context.Context) (net.Conn, string, error) {
 		near, far, err := loopback(ctx)

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"github.com/staleproof/staleproof/examples/internal/cli"
@@ -28,6 +29,9 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // run is the program.
 func run(args []string, out, errOut io.Writer) int {
+	if len(args) > 0 && commands[args[0]] != nil {
+		return command(args[0], args[1:], out, errOut)
+	}
 	cfg, err := parse(args, errOut)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -67,15 +71,18 @@ func run(args []string, out, errOut io.Writer) int {
 
 // serve runs the device until ctx ends; a second signal kills.
 func serve(ctx context.Context, again context.CancelFunc, cfg config, logger *log.Logger, debug *slog.Logger, errOut io.Writer) (err error) {
-	network, address, err := cfg.address()
-	if err != nil {
-		return err
-	}
-	ln, err := listenOn(ctx, network, address)
+	ln, err := listenOn(ctx, "listen", cfg.listen)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = ln.Close() }()
+	var controlled net.Listener
+	if cfg.control != "" {
+		if controlled, err = listenOn(ctx, "control", cfg.control); err != nil {
+			return err
+		}
+		defer func() { _ = controlled.Close() }()
+	}
 	p, err := gather(cfg, logger)
 	if err != nil {
 		return err
@@ -92,12 +99,14 @@ func serve(ctx context.Context, again context.CancelFunc, cfg config, logger *lo
 		return errors.Join(err, m.stop())
 	}
 	logger.Printf("serving %s, %d bytes, on %s; a write is acknowledged by %d", clientURI(ln.Addr()), m.geometry.size, m.strength(), m.geometry.quorum)
+	hush := m.control(controlled)
 	showing, hide := context.WithCancel(ctx)
 	m.running.Go(func() {
 		m.status(showing, errOut, cli.IsTerminal(errOut))
 	})
 	err = m.until(ctx)
 	hide()
+	hush()
 	again()
 	logger.Printf("ending: what was admitted runs to its end and is made durable")
 	err = errors.Join(err, m.stop())
@@ -105,8 +114,12 @@ func serve(ctx context.Context, again context.CancelFunc, cfg config, logger *lo
 	return err
 }
 
-// listenOn opens the address for clients. A socket that a killed process has left is taken over.
-func listenOn(ctx context.Context, network, address string) (net.Listener, error) {
+// listenOn opens the address that a flag names. A socket that a killed process has left is taken over.
+func listenOn(ctx context.Context, flag, value string) (net.Listener, error) {
+	network, address, err := address(flag, value)
+	if err != nil {
+		return nil, err
+	}
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, network, address)
 	if network != "unix" || !errors.Is(err, syscall.EADDRINUSE) {
@@ -147,9 +160,12 @@ func clientURI(a net.Addr) string {
 // parts are the replicas as the command line names them.
 type parts struct {
 	sources []source
-	locals  []*local // those in this process
 	create  bool
 	remove  string // a temporary directory
+
+	mu       sync.Mutex // while a device runs on them
+	locals   []*local   // those in this process
+	replaced []*local   // those that others have been put in the place of
 }
 
 // gather finds the replicas, or makes them.
@@ -211,13 +227,44 @@ func (p *parts) openLocals(dir string, cfg config, logger *log.Logger) error {
 			return err
 		}
 		if err != nil {
-			p.sources = append(p.sources, absent(path, err))
+			p.sources = append(p.sources, p.renewable(path, absent(path, err)))
 			continue
 		}
-		p.locals = append(p.locals, l)
-		p.sources = append(p.sources, l.source())
+		p.sources = append(p.sources, p.renewable(path, l.source()))
+		p.add(l)
 	}
 	return nil
+}
+
+// renewable is a source in this process whose file can be set aside for a blank one.
+func (p *parts) renewable(path string, s source) source {
+	s.renew = func(size int64) (source, error) {
+		aside, err := setAside(path)
+		if err != nil {
+			return source{}, err
+		}
+		l, err := newLocal(path, size)
+		if err != nil {
+			return source{}, errors.Join(err, os.Remove(path), aside.back())
+		}
+		p.add(l)
+		return p.renewable(path, l.source()), nil
+	}
+	return s
+}
+
+// add takes a replica in, in the place of another one if that has its path.
+func (p *parts) add(l *local) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, other := range p.locals {
+		if other.path == l.path {
+			p.replaced = append(p.replaced, other) // it may still be asked for something
+			p.locals[i] = l
+			return
+		}
+	}
+	p.locals = append(p.locals, l)
 }
 
 // absent is a replica in this process whose file cannot be opened.
@@ -226,7 +273,9 @@ func absent(path string, err error) source {
 }
 
 func (p *parts) close() {
-	for _, l := range p.locals {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range append(p.locals, p.replaced...) {
 		l.close()
 	}
 	if p.remove != "" {

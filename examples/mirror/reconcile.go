@@ -109,8 +109,9 @@ func (m *mirror) incomplete(few error) error {
 			missing = append(missing, m.drivers[i].missing())
 		}
 	}
-	return fmt.Errorf("%w: of those that know what they hold %d are here, and it takes %d so that one has everything that was flushed; "+
-		"in all %d are here, and it takes %d; missing: %s", errReconcile, f.Counted, f.Need, f.Here, f.Quorum, strings.Join(missing, "; "))
+	return fmt.Errorf("%w: of those that know what they hold %d are here, and it takes %d so that one has everything that was "+
+		"flushed; in all %d are here, and it takes %d; missing: %s",
+		errReconcile, f.Counted, f.Need, f.Here, f.Quorum, strings.Join(missing, "; "))
 }
 
 // missing says why a replica does not take part.
@@ -126,7 +127,7 @@ func (d *driver) missing() string {
 	case why == "":
 		why = errBlank.Error()
 	}
-	return fmt.Sprintf("replica %d (%s): %s", d.index, d.name, why)
+	return fmt.Sprintf("replica %d (%s): %s", d.index, d.at.name, why)
 }
 
 // reconciler is what one attempt does to the replicas that are here: on the connections on which they will get their jobs,
@@ -161,7 +162,8 @@ func (r *reconciler) planned(p repair.Plan) error {
 }
 
 func (r *reconciler) tell() {
-	r.m.log.Printf("reconciled: %d extents copied, %d bytes in %v", r.copied.Load(), r.bytes.Load(), time.Since(r.began).Round(time.Millisecond))
+	took := time.Since(r.began).Round(time.Millisecond)
+	r.m.log.Printf("reconciled: %d extents copied, %d bytes in %v", r.copied.Load(), r.bytes.Load(), took)
 }
 
 // Extents implements [repair.Meta].
@@ -223,14 +225,14 @@ func (r *reconciler) Remember(ctx context.Context, replica int, mem repair.Memor
 }
 
 // ask has a participant do something. One that fails it is not asked again in this attempt: its connection ends.
-func (r *reconciler) ask(ctx context.Context, replica int, command nbd.Command, flags nbd.CommandFlags, off int64, data []byte) error {
+func (r *reconciler) ask(ctx context.Context, replica int, do nbd.Command, flags nbd.CommandFlags, off int64, data []byte) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	s := r.sessions[replica]
-	err := s.ask(command, flags, off, int64(len(data)), data)
+	err := s.ask(do, flags, off, int64(len(data)), data)
 	if err != nil {
-		err = fmt.Errorf("%v of %d bytes at %d: %w", command, len(data), off, err)
+		err = fmt.Errorf("%v of %d bytes at %d: %w", do, len(data), off, err)
 		s.d.strikes.Add(1)
 		s.conn.Close(err)
 	}

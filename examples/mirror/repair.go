@@ -26,8 +26,13 @@ func (s *session) repair() {
 	}
 }
 
-// progress tells of the beginning and the end of a repair.
+// progress notes how a repair goes, and tells of its beginning and its end.
 func (s *session) progress(p repair.LiveProgress) {
+	s.mu.Lock()
+	if s.repairing = &p; p.Kind == repair.LiveEnded {
+		s.repairing = nil
+	}
+	s.mu.Unlock()
 	switch {
 	case p.Kind == repair.LiveStarted:
 		s.d.tell("its repair begins: %d of %d extents are not known to be clean", p.Total-p.Done, p.Total)

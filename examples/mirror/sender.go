@@ -190,7 +190,9 @@ func (w *sender) note(n note) {
 		return
 	case n.err != nil:
 		w.copy = nil
-		_ = w.d.m.tracker.Fault(w.d.index, fmt.Errorf("writing its metadata: %w", n.err)) // a faulted one stays so
+		if w.conn.Context().Err() == nil { // else it is not its replica's place any more, or will be asked again
+			_ = w.d.m.tracker.Fault(w.d.index, fmt.Errorf("writing its metadata: %w", n.err)) // a faulted one stays so
+		}
 		return
 	default:
 		w.landed()

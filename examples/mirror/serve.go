@@ -40,6 +40,8 @@ type mirror struct {
 	final   chan struct{} // closed when all accepted flushes are in the book, after the activation
 	clean   atomic.Int32  // replicas that were left with everything
 	stopped context.CancelFunc
+	over    <-chan struct{} // closed by stopped
+	badJobs atomic.Uint64   // of clients
 	running sync.WaitGroup
 }
 
@@ -56,7 +58,9 @@ func start(ctx context.Context, cfg config, sources []source, create bool, logge
 }
 
 // prepare opens the replicas and an activation; nobody is connected to it. What a new device needs beforehand is done.
-func prepare(ctx context.Context, cfg config, sources []source, create bool, logger *log.Logger, debug *slog.Logger) (*mirror, []*link, error) {
+func prepare(
+	ctx context.Context, cfg config, sources []source, create bool, logger *log.Logger, debug *slog.Logger,
+) (*mirror, []*link, error) {
 	m := &mirror{
 		cfg: cfg, log: logger, slog: debug, create: create, failed: make(chan struct{}), final: make(chan struct{}),
 		ready: make(chan struct{}), changed: make(chan struct{}, 1), blanks: make(chan struct{}),
@@ -108,11 +112,11 @@ func (m *mirror) open(ctx context.Context) ([]*link, error) {
 		closeLinks(links)
 		return nil, err
 	}
-	return links, m.report(links, errs)
+	return links, m.unopened(links, errs)
 }
 
-// report tells of the replicas that could not be opened.
-func (m *mirror) report(links []*link, errs []error) error {
+// unopened tells of the replicas that could not be opened.
+func (m *mirror) unopened(links []*link, errs []error) error {
 	here := 0
 	for i, d := range m.drivers {
 		switch {
@@ -124,7 +128,7 @@ func (m *mirror) report(links []*link, errs []error) error {
 			if m.create && errors.Is(errs[i], errOther) {
 				hint = "; to make a device of it, write zeros over its last MiB: what it holds will be lost"
 			}
-			return fmt.Errorf("replica %d (%s): %w%s", i, d.name, errs[i], hint)
+			return fmt.Errorf("replica %d (%s): %w%s", i, d.name(), errs[i], hint)
 		default:
 			d.trouble(errs[i])
 		}
@@ -158,7 +162,7 @@ func (m *mirror) settleOn(ctx context.Context, links []*link) error {
 		case known == nil:
 			known = &l.meta.geometry
 		case *known != l.meta.geometry:
-			return fmt.Errorf("%w: replica %d (%s): %w", errReconcile, i, m.drivers[i].name, &foreignError{has: l.meta.geometry, want: *known})
+			return fmt.Errorf("%w: replica %d (%s): %w", errReconcile, i, m.drivers[i].name(), &foreignError{has: l.meta.geometry, want: *known})
 		case twice:
 			return fmt.Errorf("%w: replicas %d and %d are the same one (%x)", errReconcile, other, i, l.meta.replica)
 		}
@@ -205,6 +209,9 @@ func (m *mirror) activate(links []*link) (err error) {
 
 func (m *mirror) resolved(r jobtracker.Resolved[*request]) {
 	resolved(r)
+	if r.Err != nil && !r.Payload.isCopy() { // a copy that ends with its repair has failed nobody
+		m.badJobs.Add(1)
+	}
 	if m.cfg.onResolve != nil {
 		m.cfg.onResolve()
 	}
@@ -213,7 +220,7 @@ func (m *mirror) resolved(r jobtracker.Resolved[*request]) {
 // launch connects the replicas that are here and starts all drivers. It returns the drivers that take part in the start.
 func (m *mirror) launch(links []*link) (here []*driver) {
 	ctx, cancel := context.WithCancel(context.Background())
-	m.stopped = cancel
+	m.stopped, m.over = cancel, ctx.Done()
 	sessions, here := m.admit(links)
 	for i, d := range m.drivers {
 		m.running.Go(func() {
@@ -378,6 +385,12 @@ func (m *mirror) stop() error {
 	}
 	close(m.final)
 	m.stopped()
+	m.join()
+	return errors.Join(err, m.tracker.Close().Wait(ctx))
+}
+
+// join waits until nothing runs any more; for replicas that do not end their connections, not for ever.
+func (m *mirror) join() {
 	force := time.AfterFunc(2*m.cfg.replyTimeout, func() {
 		for _, d := range m.drivers {
 			d.abandon()
@@ -385,7 +398,6 @@ func (m *mirror) stop() error {
 	})
 	defer force.Stop()
 	m.running.Wait()
-	return errors.Join(err, m.tracker.Close().Wait(ctx))
 }
 
 // errKilled ends what goes on when a mirror is killed.
@@ -400,7 +412,7 @@ func (m *mirror) kill() {
 		_ = m.server.Close()
 	}
 	m.stopped()
-	m.running.Wait()
+	m.join()
 	<-m.tracker.Close().Done()
 }
 

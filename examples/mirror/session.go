@@ -11,6 +11,7 @@ import (
 
 	"github.com/staleproof/staleproof/examples/internal/nbd"
 	"github.com/staleproof/staleproof/jobtracker"
+	"github.com/staleproof/staleproof/repair"
 )
 
 const (
@@ -22,6 +23,7 @@ const (
 // session is one life of a replica's connection: from the tracker's Connect to the end of the stream.
 type session struct {
 	d    *driver
+	at   *source // where its replica is
 	link *link
 	conn *jobtracker.Conn[*request]
 
@@ -34,6 +36,9 @@ type session struct {
 	dirty bitmap
 	// known is closed when dirty says it, or the connection has ended before.
 	known chan struct{}
+	// repairing is how its repair goes; nil for none.
+	// +checklocks:mu
+	repairing *repair.LiveProgress
 
 	batches chan []jobtracker.Dispatch[*request]
 	// notes go from the receiver to the sender: an answer to the flush or to the copy of the metadata that is on its way.
@@ -249,6 +254,16 @@ func (s *session) remembered() bitmap {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.dirty
+}
+
+// isDrained tells whether the stream has been read to its end.
+func (s *session) isDrained() bool {
+	select {
+	case <-s.drained:
+		return true
+	default:
+		return false
+	}
 }
 
 // onTheirWay is how many calls have not been answered.

@@ -36,18 +36,18 @@ func TestNumberOfReplicas(t *testing.T) {
 // TestSocketInUse: a socket is taken over only if nobody listens on it.
 func TestSocketInUse(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	ln, err := listenOn(t.Context(), "unix", path)
+	ln, err := listenOn(t.Context(), "listen", "unix:"+path)
 	require.NoError(t, err)
-	_, err = listenOn(t.Context(), "unix", path)
+	_, err = listenOn(t.Context(), "listen", "unix:"+path)
 	require.ErrorIs(t, err, syscall.EADDRINUSE)
 	ln.(*net.UnixListener).SetUnlinkOnClose(false)
 	require.NoError(t, ln.Close())
-	ln, err = listenOn(t.Context(), "unix", path)
+	ln, err = listenOn(t.Context(), "listen", "unix:"+path)
 	require.NoError(t, err)
 	require.NoError(t, ln.Close())
 
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
-	_, err = listenOn(t.Context(), "unix", path)
+	_, err = listenOn(t.Context(), "listen", "unix:"+path)
 	require.ErrorIs(t, err, syscall.EADDRINUSE)
 	require.FileExists(t, path)
 }

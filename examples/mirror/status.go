@@ -74,7 +74,7 @@ func (m *mirror) statusLine() string {
 		states[i] = r.State.String()
 	}
 	return fmt.Sprintf("jobs %d, acked %d, failed %d, in the table %d | replicas: %s | orphans: %s",
-		s.Submitted, s.Acked, s.Failed, s.Active, strings.Join(states, ", "), orphans(&s))
+		s.Submitted, s.Acked, m.badJobs.Load(), s.Active, strings.Join(states, ", "), orphans(&s))
 }
 
 // strength is how many replicas are active.
@@ -126,6 +126,6 @@ func (m *mirror) status(ctx context.Context, out io.Writer, terminal bool) {
 // summary is what is told at the end.
 func (m *mirror) summary() {
 	s := m.tracker.Stats()
-	m.log.Printf("%d jobs, %d acked, %d failed; orphans: %s", s.Submitted, s.Acked, s.Failed, orphans(&s))
+	m.log.Printf("%d jobs, %d acked, %d failed; orphans: %s", s.Submitted, s.Acked, m.badJobs.Load(), orphans(&s))
 	m.log.Printf("%d of %d replicas were left with everything", m.clean.Load(), len(m.drivers))
 }
