@@ -178,9 +178,8 @@ func (r *record) endTx() {
 // pairUp is the gate's entry that acquires two locks: that of the record made first is acquired first. Where it is
 // refused nothing of fn has run.
 func pairUp(x, y *record, tx, ty token, fn func(kx, ky *held) error) error {
-	if err := pairable(x, y); err != nil {
-		x.book.refused(err)
-		return err
+	if why := pairable(x, y); why != nil {
+		return apart(x, y, tx, ty, why)
 	}
 	var a after
 	err := pairInto(&a, x, y, tx, ty, fn)
@@ -197,6 +196,18 @@ func pairable(x, y *record) error {
 		return badArgument("session", "of another book", "a session of this book")
 	}
 	return nil
+}
+
+// apart refuses what cannot be paired, each token for itself before that: a dead one is refused for its end.
+func apart(x, y *record, tx, ty token, why error) error {
+	if err := x.do(tx, func(*held) error { return nil }); err != nil {
+		return err
+	}
+	if err := y.do(ty, func(*held) error { return nil }); err != nil {
+		return err
+	}
+	x.book.refused(why)
+	return why
 }
 
 // pairInto is the hold of pairUp; what follows it is left to the caller.

@@ -146,7 +146,8 @@ func applyBatch[P any](k *core, batch []Advance[P]) {
 }
 
 // ApplyBatch is [Claim.Apply] of several claims in one hold, all or nothing. fn is called once, with those of the batch
-// that the partitions have not received before, in their order; not at all if there are none.
+// that the partitions have not received before, in their order; not at all if there are none. What is committed is the batch
+// as it was when it was checked, whatever fn does to it, or to what it is given, which is its own.
 func (s *Session[P]) ApplyBatch(batch []Advance[P], fn func(tx Tx[P], fresh []Advance[P]) error) error {
 	e := s.e
 	return e.run(s.token(OpApply), func(k *held) error {
@@ -157,13 +158,16 @@ func (s *Session[P]) ApplyBatch(batch []Advance[P], fn func(tx Tx[P], fresh []Ad
 			return err
 		}
 		unmark(&k.core, batch) // fn may fail or panic
-		var fresh []Advance[P]
-		for i := range batch {
-			if b := &batch[i]; b.Position.Next > k.parts[b.Claim.facts.part()].received.Next {
-				fresh = append(fresh, *b)
+		if n := countFresh(&k.core, batch); n > 0 {
+			own := make([]Advance[P], len(batch), len(batch)+n) // fn may have the caller's
+			copy(own, batch)
+			batch = own
+			fresh := own[len(own):]
+			for i := range batch {
+				if b := &batch[i]; isFresh(&k.core, b) {
+					fresh = append(fresh, *b)
+				}
 			}
-		}
-		if len(fresh) > 0 {
 			err := e.call(k, func(tx Tx[P]) error { return fn(tx, fresh) })
 			if err != nil {
 				return err
@@ -172,6 +176,20 @@ func (s *Session[P]) ApplyBatch(batch []Advance[P], fn func(tx Tx[P], fresh []Ad
 		applyBatch(&k.core, batch)
 		return nil
 	})
+}
+
+// isFresh tells whether the partition has not received what a checked part of a batch brings.
+func isFresh[P any](k *core, b *Advance[P]) bool {
+	return b.Position.Next > k.parts[b.Claim.facts.part()].received.Next
+}
+
+func countFresh[P any](k *core, batch []Advance[P]) (n int) {
+	for i := range batch {
+		if isFresh(k, &batch[i]) {
+			n++
+		}
+	}
+	return n
 }
 
 // checkBatch is the checking pass: it refuses a batch for the first of its parts that would be refused alone, or whose

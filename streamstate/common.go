@@ -12,16 +12,15 @@ import (
 
 // common is what a book's records share, whatever their payload.
 type common struct {
-	opts      Options
-	lim       limits
-	maxEvents int
-	start     time.Time
-	boot      [8]byte       // random: no two lives of a process share it
-	serials   atomic.Uint64 // of records
-	sessions  atomic.Uint64
-	others    atomic.Uint64 // numbers of holds and merges
-	stats     counters
-	reg       registry
+	opts     Options
+	lim      limits
+	start    time.Time
+	boot     [8]byte       // random: no two lives of a process share it
+	serials  atomic.Uint64 // of records
+	sessions atomic.Uint64
+	others   atomic.Uint64 // numbers of holds and merges
+	stats    counters
+	reg      registry
 }
 
 // SessionID names one session of one key. It goes onto the wire: it is never reused, and those of two lives of a process
@@ -45,10 +44,7 @@ func (id *SessionID) UnmarshalText(text []byte) error {
 }
 
 func newCommon(o Options) *common {
-	c := &common{opts: o, lim: o.limits(), maxEvents: o.MaxEvents, start: time.Now()}
-	if c.maxEvents <= 0 {
-		c.maxEvents = 4096
-	}
+	c := &common{opts: o, lim: o.limits(), start: time.Now()}
 	_, _ = rand.Read(c.boot[:]) // it never fails
 	c.lim.id = c.id
 	return c

@@ -86,6 +86,7 @@ const (
 	flagAccepted                   // the restart of the ticket that is out was accepted
 	flagBatch                      // named by the batch that is being checked
 	flagForget                     // given up after the session's end: the next one starts it anew
+	flagFirst                      // flagTried was set by the ticket that is out
 )
 
 // extra is what few partitions have.
@@ -474,5 +475,6 @@ type limits struct {
 	lengths [numAlarms]instant // of deadlines; negative: never armed
 	look    time.Duration      // how often they are looked at
 	lists   bool               // somebody wants events
+	events  int                // how many of them may be wanted done in one hold
 	id      func(session uint64) SessionID
 }

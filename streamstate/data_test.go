@@ -190,6 +190,31 @@ func TestBatches(t *testing.T) {
 	require.Equal(t, next(4), l.at(1).Received)
 }
 
+// TestApplyBatchIsChecked has the function change the batch, and what it is given: what was checked is what is committed.
+// It is red if the second pass reads the caller's batch.
+func TestApplyBatchIsChecked(t *testing.T) {
+	for name, spoil := range map[string]func(batch []Advance[int]){
+		"cleared":     func(batch []Advance[int]) { clear(batch) },
+		"moved on":    func(batch []Advance[int]) { batch[0].Position = next(99) },
+		"not a claim": func(batch []Advance[int]) { batch[1].Claim = new(Claim[int]) },
+		"twice":       func(batch []Advance[int]) { batch[1] = batch[0] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, false, "Begun")
+			one := l.begin(1, Begin{Owner: "A", Term: 6, From: next(3)})
+			batch := []Advance[int]{{l.a, next(20)}, {one, next(4)}}
+			require.NoError(t, l.s.ApplyBatch(batch, func(_ Tx[int], fresh []Advance[int]) error {
+				spoil(batch)
+				spoil(fresh)
+				return nil
+			}))
+			require.Equal(t, next(20), l.at(0).Received)
+			require.Equal(t, next(4), l.at(1).Received)
+			require.NoError(t, l.s.Check())
+		})
+	}
+}
+
 func TestBadInput(t *testing.T) {
 	book := NewBook[int](Options{})
 	defer book.Close()

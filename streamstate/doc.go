@@ -27,7 +27,7 @@
 //   - What is refused for now is kept as state, and looked at again after every change that could unblock it.
 //   - A key takes about 72 bytes for each partition, 24 for each claim (allocated by 42), and 32 for each
 //     position in a [Timestamp] that is kept and differs from the others; one alone keeps at most three times its own
-//     positions. At most MaxEvents events of a key wait to be told.
+//     positions. At most MaxEvents events of a key wait to be told, and a call keeps no more until its end.
 //
 // # Concurrency
 //

@@ -33,6 +33,9 @@ type ticket struct {
 }
 
 // dueWork hands out what repair must do now: at most one ticket of the session, else one for each partition that has none.
+// While one of the session is out nothing else is due, the recovery of a claim that must roll back to zero included: the
+// source is closing all streams to open them anew, and two answers about the session would contradict each other. The ticket's
+// end, which its deadline sees to, has who waits look again.
 func (k *core) dueWork() []*ticket {
 	switch {
 	case k.phase != Active || k.ticket != nil:
@@ -52,7 +55,7 @@ func (k *core) dueWork() []*ticket {
 		}
 		switch p.state {
 		case Due:
-			p.flags |= flagTried
+			p.try()
 			out = append(out, k.takePartition(i, p, &ticket{kind: workRestart, from: p.received}))
 		case Fenced:
 			claims := append([]*claimFacts(nil), p.x.listed...)
@@ -127,9 +130,23 @@ func (k *core) takeResubscribe() *ticket {
 		k.removeAll(p, causeResubscribed)
 		k.step(i, evResubscribeTaken, f, to)
 		p.forgetClaims()
-		p.flags |= flagTried
+		p.try()
 	}
 	return t
+}
+
+// try notes that this rung's repair is tried, and untry that the ticket that is out was given back before it was: it does
+// not count, so a claim that fails after it is no reason to climb.
+func (p *partition) try() {
+	if p.flags&flagTried == 0 {
+		p.flags |= flagTried | flagFirst
+	}
+}
+
+func (p *partition) untry() {
+	if p.flags&flagFirst != 0 {
+		p.flags &^= flagTried | flagFirst
+	}
 }
 
 func (k *core) takeSession(t *ticket) *ticket {
@@ -191,8 +208,13 @@ func (k *core) checkTicket(t *ticket) error {
 func (k *core) endTicket(t *ticket, why *ending) {
 	if t.part < 0 {
 		k.ticket, k.ticketAt = nil, noAlarm
+		for i := range k.parts {
+			k.parts[i].flags &^= flagFirst
+		}
 	} else {
-		k.parts[t.part].x.ticket = nil
+		p := &k.parts[t.part]
+		p.x.ticket = nil
+		p.flags &^= flagFirst
 	}
 	k.more().tickets = append(k.more().tickets, ticketEnd{t, why})
 	k.event(Event{Kind: TicketEnded, Ticket: t.id, Partition: t.part, Work: t.kind.String(), Cause: why.error()})
@@ -281,8 +303,16 @@ func (k *core) abandon(t *ticket) error {
 	if t.part >= 0 {
 		p := &k.parts[t.part]
 		p.tries = t.tries
+		if p.flags&flagAccepted == 0 { // else the source will begin
+			p.untry()
+		}
 		k.step(t.part, evAbandoned, facts{rung: p.rung}, p.state)
 		return nil
+	}
+	if t.kind == workResubscribe {
+		for _, p := range k.wantedParts {
+			p.untry()
+		}
 	}
 	k.endTicket(t, causeAbandoned)
 	if t.kind == workRecover {

@@ -158,6 +158,25 @@ func TestRecoverTicketDiesWithWhatItNames(t *testing.T) {
 	}
 }
 
+// TestRecoverWaitsForResubscribe has a claim that must roll back to zero begin while a resubscribe is out: the recovery is due
+// when that is answered, however it is.
+func TestRecoverWaitsForResubscribe(t *testing.T) {
+	for name, answer := range map[string]func(*ResubscribeTicket) error{
+		"done": (*ResubscribeTicket).Done, "failed": (*ResubscribeTicket).Failed, "abandoned": (*ResubscribeTicket).Abandon,
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, false, "Due")
+			require.NoError(t, l.rest.Refused())
+			require.NoError(t, take[*ShutDownTicket](l).Failed())
+			resub := take[*ResubscribeTicket](l)
+			l.begin(0, Begin{Owner: "C", MustRollBack: true})
+			l.idle()
+			require.NoError(t, answer(resub))
+			take[*RecoverTicket](l)
+		})
+	}
+}
+
 // at leaves room for an eighth of the shortest deadline.
 func within(t *testing.T, from time.Time, d, look time.Duration) {
 	t.Helper()
@@ -313,6 +332,52 @@ func TestTriesWithoutStable(t *testing.T) {
 		require.NoError(t, a.Advance(next(l.at(0).Received.Next+1)))
 		require.NoError(t, a.End(HandOver))
 	}
+}
+
+// TestAbandonDoesNotCount begins by itself what a ticket that was given back asked for, and fails: nothing was repaired, so that
+// is no reason to climb. What the source had accepted is one. It is red if an abandoned ticket leaves the partition tried.
+func TestAbandonDoesNotCount(t *testing.T) {
+	failed := func(l *ledger) Rung {
+		require.NoError(l.t, l.begin(0, Begin{Owner: "A", Term: 5}).End(Failed))
+		return l.at(0).Rung
+	}
+	t.Run("restart", func(t *testing.T) {
+		l := newLedger(t, false, "Begun")
+		require.NoError(t, l.a.End(Failed))
+		require.NoError(t, take[*RestartTicket](l).Abandon())
+		require.Equal(t, RungRestart, failed(l))
+		take[*RestartTicket](l)
+		require.Equal(t, RungShutDown, failed(l))
+	})
+	t.Run("restart, after one that counts", func(t *testing.T) {
+		l := newLedger(t, false, "Begun")
+		require.NoError(t, l.a.End(Failed))
+		take[*RestartTicket](l)
+		l.a = l.begin(0, Begin{Owner: "A", Term: 5})
+		require.NoError(t, l.a.Fence(nil))
+		shut := take[*ShutDownTicket](l)
+		require.NoError(t, shut.Done(l.a.ID()))
+		take[*RestartTicket](l)
+		require.NoError(t, l.begin(0, Begin{Owner: "A", Term: 5}).End(Failed))
+		require.Equal(t, RungResubscribe, l.at(0).Rung)
+	})
+	t.Run("restart accepted", func(t *testing.T) {
+		l := newLedger(t, false, "Begun")
+		require.NoError(t, l.a.End(Failed))
+		restart := take[*RestartTicket](l)
+		require.NoError(t, restart.Accepted())
+		require.NoError(t, restart.Abandon())
+		require.Equal(t, RungShutDown, failed(l))
+	})
+	t.Run("resubscribe", func(t *testing.T) {
+		l := newLedger(t, false, "Due")
+		require.NoError(t, l.rest.Refused())
+		require.NoError(t, take[*ShutDownTicket](l).Failed())
+		require.NoError(t, take[*ResubscribeTicket](l).Abandon())
+		require.Equal(t, RungResubscribe, failed(l))
+		take[*ResubscribeTicket](l)
+		require.Equal(t, RungRecover, failed(l))
+	})
 }
 
 // TestAbandonResubscribe has a resubscribe that nobody carries out due again, not a recovery.

@@ -16,7 +16,8 @@ type rareEffects struct {
 	flush   *flushEnd
 	handles []handleEnd
 	holds   []*hold // of a session that has ended: to be taken off after the hold
-	events  []Event
+	events  []Event // at most MaxEvents
+	lost    uint64  // events that there was no room for
 	gone    bool
 }
 
@@ -128,8 +129,13 @@ func (k *core) event(e Event) {
 	if !k.lists {
 		return
 	}
+	fx := k.more()
+	if len(fx.events) == k.lim.events {
+		fx.lost++
+		return
+	}
 	e.Key, e.Session = *k.key, k.id
-	k.more().events = append(k.more().events, e)
+	fx.events = append(fx.events, e)
 }
 
 func (k *core) report(i int, from, to PartitionState) {

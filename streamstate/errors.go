@@ -100,30 +100,31 @@ var (
 	ErrPanicked = errors.New("streamstate: function panicked")
 )
 
-// Reason is why a call was refused, in the order in which reasons are looked for: the first one counts.
+// Reason is why a call was refused. Up to [ReasonHeld] they stand in the order in which they are looked for: the first one
+// counts.
 type Reason uint8
 
 // The reasons, each that of the error of its name. Zero is none.
 const (
-	ReasonStaleSession Reason = iota + 1
-	ReasonPhase
-	ReasonStaleClaim
-	ReasonSuperseded
-	ReasonStaleHold
-	ReasonArgument
-	ReasonStaleTerm
-	ReasonDuplicate
-	ReasonUnwanted
-	ReasonReleasing
-	ReasonNotShutDown
-	ReasonMustRollBack
-	ReasonPosition
-	ReasonFlushRunning
-	ReasonHeld
-	ReasonUnexpected
-	ReasonExists
-	ReasonSameSession
-	ReasonClosed
+	ReasonStaleSession Reason = iota + 1 // [ErrStaleSession]
+	ReasonPhase                          // [ErrPhase]
+	ReasonStaleClaim                     // [ErrStaleClaim]
+	ReasonSuperseded                     // [ErrSuperseded]
+	ReasonStaleHold                      // [ErrStaleHold]
+	ReasonArgument                       // [ErrArgument]
+	ReasonStaleTerm                      // [ErrStaleTerm]
+	ReasonDuplicate                      // [ErrDuplicate]
+	ReasonUnwanted                       // [ErrUnwanted]
+	ReasonReleasing                      // [ErrReleasing]
+	ReasonNotShutDown                    // [ErrNotShutDown]
+	ReasonMustRollBack                   // [ErrMustRollBack]
+	ReasonPosition                       // [ErrPosition]
+	ReasonFlushRunning                   // [ErrFlushRunning]
+	ReasonHeld                           // [ErrHeld]
+	ReasonUnexpected                     // [ErrUnexpected]
+	ReasonExists                         // [ErrExists]
+	ReasonSameSession                    // [ErrSameSession]
+	ReasonClosed                         // [ErrClosed]
 
 	numReasons = iota + 1
 )

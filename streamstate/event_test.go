@@ -103,6 +103,29 @@ func TestEventsAreBounded(t *testing.T) {
 	require.Equal(t, []uint64{1, 2, 3, 4, 5}, rec.seqs())
 }
 
+// TestOneCallKeepsFewEvents has a call that changes more partitions than events may wait: no more of them are kept until its
+// end, the first ones are told, and the others are seen as a gap. It is red if the core collects all.
+func TestOneCallKeepsFewEvents(t *testing.T) {
+	var rec recorder
+	book := NewBook[int](Options{MaxEvents: 4, OnEvent: rec.add})
+	s, err := book.Open(key("a"), OpenOptions[int]{Partitions: 100})
+	require.NoError(t, err)
+	for p := range 100 {
+		_, err := s.Begin(p, Begin{Owner: "A"})
+		require.NoError(t, err)
+	}
+	require.NoError(t, s.e.do(token{op: opLook}, func(k *held) error {
+		ended, err := k.ownerGone("A", causeOwnerGone)
+		require.Equal(t, 100, ended)
+		require.Len(t, k.fx.rare.events, 4)
+		return err
+	}))
+	require.NoError(t, book.Close().Wait(t.Context()))
+	seqs := rec.seqs()
+	require.Equal(t, []uint64{101, 102, 103, 104, 105}, seqs[100:105], "the last begin, and of what the call has told")
+	require.Greater(t, seqs[105], uint64(201))
+}
+
 // TestCallbacksMayCallBack calls into the book, and closes it, from a callback (S31).
 func TestCallbacksMayCallBack(t *testing.T) {
 	var book *Book[int]

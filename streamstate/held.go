@@ -96,11 +96,12 @@ func (k *held) takeRare(a *after) {
 	}
 	for _, e := range fx.events {
 		k.seq++
-		if k.calls.Len() < k.r.book.maxEvents {
+		if k.calls.Len() < k.r.book.lim.events {
 			e.Seq, e.Time = k.seq, time.Now()
 			k.calls.Push(e)
 		}
 	}
+	k.seq += fx.lost
 }
 
 // leaveBook takes the record out of the book.

@@ -42,13 +42,16 @@ func (m *model) engaged(k *mKey) *mMerge {
 
 // both is the refusal of a call on two sessions.
 func both2(x, y *mSession) error {
-	if x.k == y.k {
-		return ErrSameSession
-	}
 	if err := x.stale(); err != nil {
 		return err
 	}
-	return y.stale()
+	if err := y.stale(); err != nil {
+		return err
+	}
+	if x.k == y.k {
+		return ErrSameSession
+	}
+	return nil
 }
 
 func (m *model) hold() {

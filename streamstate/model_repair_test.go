@@ -105,7 +105,7 @@ func (m *model) takeSession(k *mKey, kind workKind, w Work) {
 		}
 		p.live, p.listed, p.last, p.due = nil, nil, nil, false
 		p.climb(RungResubscribe)
-		p.tried = true
+		p.first, p.tried = !p.tried, true
 	}
 }
 
@@ -123,8 +123,9 @@ func (m *model) takePart(k *mKey, i int, w Work) {
 		if ok {
 			require.Equal(m.t, *p.received, from.Next)
 		}
-		p.tried = true
+		p.first, p.tried = !p.tried, true
 	case *ShutDownTicket:
+		p.first = false
 		require.Equal(m.t, Fenced, p.state())
 		require.Equal(m.t, i, t.Partition())
 		require.ElementsMatch(m.t, mIDs(p.listed), mapped(t.Claims(), func(c ClaimView) ClaimID { return c.ID }))
@@ -247,13 +248,17 @@ func (k *mKey) abandon(w *mWork) {
 	if w.part >= 0 {
 		p := &k.parts[w.part]
 		p.tries, p.ticket = w.tries, nil
+		p.tried = p.tried && (!p.first || w.accepted)
 		return
 	}
 	k.ticket = nil
 	for i := range k.parts {
-		if p := &k.parts[i]; w.kind == workResubscribe && p.state() == Idle {
-			p.due = true
+		p := &k.parts[i]
+		if w.kind != workResubscribe || !p.wanted {
+			continue
 		}
+		p.tried = p.tried && !p.first
+		p.due = p.due || p.state() == Idle
 	}
 }
 

@@ -52,6 +52,7 @@ type mPart struct {
 	promised            *uint64 // restart of a partition that has not been wanted yet
 	rung                Rung
 	tried               bool // repaired since data was accepted, or the claim was stable
+	first               bool // tried by the ticket that is out, and not before
 	tries               int
 	ticket              *mWork
 }

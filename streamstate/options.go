@@ -32,8 +32,8 @@ type Options struct {
 	// OnEvent, if set, is called for each change of a phase or a partition, each ticket and each flush: with no lock held,
 	// one at a time for each key, in the order of [Event].Seq, on the goroutine of whichever call found none running.
 	OnEvent func(Event)
-	// MaxEvents is how many events of one key wait to be told at most; more are lost, and seen as a gap in [Event].Seq.
-	// Zero: 4,096.
+	// MaxEvents is how many events of one key wait to be told at most, and how many of one call are kept until its end; more
+	// are lost, and seen as a gap in [Event].Seq. Zero: 4,096.
 	MaxEvents int
 	// Logger gets a line for each event. Nil: silent.
 	Logger *slog.Logger
@@ -54,7 +54,10 @@ func (o *Options) limits() limits {
 		}
 		return min(d, maxDeadline)
 	}
-	l := limits{lists: o.OnEvent != nil || o.Logger != nil, look: time.Hour}
+	l := limits{lists: o.OnEvent != nil || o.Logger != nil, events: o.MaxEvents, look: time.Hour}
+	if l.events <= 0 {
+		l.events = 4096
+	}
 	for kind, d := range [numAlarms]time.Duration{
 		alarmBegin: or(o.BeginWithin, 30*time.Second), alarmHandOver: or(o.HandOverWithin, 30*time.Second),
 		alarmTicket: or(o.TicketWithin, time.Minute), alarmPending: or(o.PendingWithin, 5*time.Minute),

@@ -5,38 +5,38 @@ type Op uint8
 
 // The operations, in the order of the phase table.
 const (
-	OpOpen Op = iota
-	OpOpened
-	OpOpenFailed
-	OpBegin
-	OpBeginFailed
-	OpOwnerGone
-	OpEnd
-	OpRelease
-	OpFence
-	OpApply
-	OpAdvance
-	OpWant
-	OpUnwant
-	OpNextDue
-	OpReply
-	OpStartFlush
-	OpFlush
-	OpFlushReply
-	OpHold
-	OpReleaseHold
-	OpMerge
-	OpRead
-	OpUpdate
-	OpExchange
-	OpPair
-	OpWhen
-	OpStop
-	OpDrain
-	OpReopen
-	OpDrop
-	OpSession
-	opLook // the library's own: a timer, a dump, what follows a change
+	OpOpen        Op = iota // [Book.Open]
+	OpOpened                // [Session.Opened]
+	OpOpenFailed            // [Session.OpenFailed]
+	OpBegin                 // [Session.Begin]
+	OpBeginFailed           // [Session.BeginFailed]
+	OpOwnerGone             // [Session.OwnerGone]
+	OpEnd                   // [Claim.End]
+	OpRelease               // [Claim.Release]
+	OpFence                 // [Claim.Fence]
+	OpApply                 // [Claim.Apply] and [Session.ApplyBatch]
+	OpAdvance               // [Claim.Advance] and [Session.AdvanceBatch]
+	OpWant                  // [Session.Want]
+	OpUnwant                // [Session.Unwant]
+	OpNextDue               // [Session.NextDue]
+	OpReply                 // an answer of a ticket of repair
+	OpStartFlush            // [Session.StartFlush]
+	OpFlush                 // [Session.Flush]
+	OpFlushReply            // an answer of a [FlushTicket]
+	OpHold                  // [Session.Hold], on either side
+	OpReleaseHold           // [Hold.Release]
+	OpMerge                 // [Book.Merge], on either side
+	OpRead                  // [Session.Read] and [Session.Timestamp]
+	OpUpdate                // [Session.Update]
+	OpExchange              // [Exchange], each of its holds
+	OpPair                  // [Book.Pair], on either side
+	OpWhen                  // [Session.When]
+	OpStop                  // [Session.Stop]
+	OpDrain                 // [Session.Drain]
+	OpReopen                // [Book.Reopen]
+	OpDrop                  // [Session.Drop] and [Book.Drop]
+	OpSession               // [Book.Session]
+	opLook                  // the library's own: a timer, a dump, what follows a change
 
 	numOps = iota
 )

@@ -92,7 +92,7 @@ func ask[A any](ctx, life context.Context, call func(context.Context) (A, error)
 
 // NextDue waits until repair has to do something and hands it out: *[RestartTicket], *[ShutDownTicket],
 // *[ResubscribeTicket] or *[RecoverTicket]. Each partition has at most one ticket that is out; a ticket of the session
-// ends those of its partitions. It ends with the session ([ErrPhase], [ErrStaleSession]) or the context; an ended context
+// ends those of its partitions, and while it is out nothing else is due. It ends with the session ([ErrPhase], [ErrStaleSession]) or the context; an ended context
 // makes it a poll.
 func (s *Session[P]) NextDue(ctx context.Context) ([]Work, error) {
 	r := &s.e.record

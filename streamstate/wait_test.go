@@ -137,6 +137,29 @@ func TestPair(t *testing.T) {
 	w.deny(ErrSameSession, func() error { return w.book.Merge(w.s, w.s, nil, nil).Err() })
 }
 
+// TestPairOfTheDead pairs what has no order: a session that has ended is refused for its end, which counts before that it is
+// the other's key, or of another book. It is red if the pair is looked at first.
+func TestPairOfTheDead(t *testing.T) {
+	w := newWorld(t, Active)
+	other := newWorld(t, Active).s
+	for _, end := range []struct {
+		how  func() error
+		want error
+	}{
+		{func() error { return w.s.Stop(nil).Err() }, ErrPhase},
+		{func() error { return w.s.Drop().Err() }, ErrStaleSession},
+	} {
+		require.NoError(t, end.how())
+		w.deny(end.want, func() error { return w.book.Pair(w.s, w.s, nil) })
+		w.deny(end.want, func() error { return w.book.Merge(w.s, w.s, nil, nil).Err() })
+		for _, target := range []*Session[int]{w.s, other} {
+			w.deny(end.want, func() error { _, err := w.s.Hold(target); return err })
+		}
+		_, err := other.Hold(w.s)
+		require.ErrorIs(t, err, end.want)
+	}
+}
+
 // mergers are two healthy sessions.
 func mergers(t *testing.T) (l *ledger, from *Session[int]) {
 	l = newLedger(t, false, "Begun")
