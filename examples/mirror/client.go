@@ -11,6 +11,8 @@ import (
 	"github.com/staleproof/staleproof/examples/internal/nbd"
 )
 
+var errWrongData = errors.New("WRONG DATA")
+
 // client drives a device over one NBD connection, many requests at a time, and holds it to a model. The device executes
 // what a connection sends in its order where blocks overlap, so the model is changed when a request is sent. run and
 // check are for one goroutine.
@@ -72,6 +74,8 @@ func (c *client) send(s step) error {
 	case c.room <- struct{}{}:
 	case <-c.failed:
 		return c.error()
+	case <-c.done:
+		return c.gone()
 	}
 	c.sent++
 	call := nbd.Call{Header: nbd.Header{Command: s.command, Cookie: c.sent, Offset: uint64(s.off), Length: uint32(s.length)}}
@@ -87,7 +91,9 @@ func (c *client) send(s step) error {
 	case nbd.CmdWriteZeroes, nbd.CmdTrim:
 		clear(part)
 	case nbd.CmdRead:
-		e.data, e.want = make([]byte, s.length), bytes.Clone(part)
+		if e.data, e.want = part, part; !s.learn {
+			e.data, e.want = make([]byte, s.length), bytes.Clone(part)
+		}
 	case nbd.CmdFlush, nbd.CmdCache, nbd.CmdDisc:
 	}
 	c.mu.Lock()
@@ -117,6 +123,8 @@ func (c *client) settle() error {
 			taken++
 		case <-c.failed:
 			return c.error()
+		case <-c.done:
+			return c.gone()
 		}
 	}
 	return c.error()
@@ -138,6 +146,18 @@ func (c *client) check() error {
 	const piece = 1 << 20
 	for off := int64(0); off < int64(len(c.model)); off += piece {
 		if err := c.send(step{command: nbd.CmdRead, off: off, length: int(min(piece, int64(len(c.model))-off))}); err != nil {
+			return err
+		}
+	}
+	return c.settle()
+}
+
+// learn reads the whole device and takes it for the model.
+func (c *client) learn() error {
+	const piece = 1 << 20
+	for off := int64(0); off < int64(len(c.model)); off += piece {
+		length := int(min(piece, int64(len(c.model))-off))
+		if err := c.send(step{command: nbd.CmdRead, off: off, length: length, learn: true}); err != nil {
 			return err
 		}
 	}
@@ -172,7 +192,7 @@ func (c *client) receive() {
 		case reply.Err() != nil:
 			c.wrong(fmt.Errorf("%v of %d bytes at %d: %w", e.command, e.length, e.off, reply.Err()))
 		case !bytes.Equal(e.data, e.want):
-			c.wrong(fmt.Errorf("WRONG DATA: read of %d bytes at %d", e.length, e.off))
+			c.wrong(fmt.Errorf("%w: read of %d bytes at %d", errWrongData, e.length, e.off))
 		}
 		<-c.room
 	}
@@ -186,6 +206,14 @@ func (c *client) wrong(err error) {
 		c.err = err
 		close(c.failed)
 	}
+}
+
+// gone is the end of the stream, unless something was wrong before.
+func (c *client) gone() error {
+	if err := c.error(); err != nil {
+		return err
+	}
+	return io.EOF
 }
 
 func (c *client) error() error {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/staleproof/staleproof/examples/internal/nbd"
 	"github.com/staleproof/staleproof/jobtracker"
+	"github.com/staleproof/staleproof/repair"
 )
 
 // config is what the command line says.
@@ -40,6 +41,7 @@ type config struct {
 
 	onEvent   func(jobtracker.Event) // for tests; called in order, must not block
 	onResolve func()
+	onRepair  func(repair.LiveProgress)
 }
 
 const usage = `mirror is a network block device that is kept on several replicas.
@@ -49,7 +51,8 @@ const usage = `mirror is a network block device that is kept on several replicas
   mirror status -control address [-json]         what a running mirror is doing
   mirror replace -control address -replica n [-uri uri]
                                                  put another device in the place of one of its replicas
-  mirror -demo                                   lose a replica under load and take it back; see it proven
+  mirror -demo                                   lose replicas under load, by replay and by repair, and mirror itself; see
+                                                 it proven, in at most 40 seconds
 
 Clients connect to the address of -listen, for example: nbdinfo nbd://127.0.0.1:10809. The last MiB of each replica is
 mirror's own. A replica that is lost comes back by replay as long as it is within all three -offline limits; past one of
@@ -114,7 +117,7 @@ func parse(args []string, out io.Writer) (config, error) {
 	f.DurationVar(&c.wait, "wait", defaultWait, "how long to wait for replicas at the start")
 	f.StringVar(&c.control, "control", "", "`address` of the control endpoint for mirror status and mirror replace: host:port of the loopback, or unix:path (default: none)")
 	f.Var(&c.plan, "plan", "print what the start would copy to make the replicas equal, as text or, with -plan=json, as JSON, and exit; nothing is touched")
-	f.BoolVar(&c.demo, "demo", false, "run the demonstration and exit")
+	f.BoolVar(&c.demo, "demo", false, "run the demonstration and exit; it takes no other flag but -v")
 	f.BoolVar(&c.verbose, "v", false, "log connections and every change of a replica to the standard error")
 	if err := f.Parse(args); err != nil {
 		return c, err

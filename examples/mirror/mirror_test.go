@@ -343,6 +343,8 @@ func TestDemo(t *testing.T) {
 	require.NoError(t, err)
 	said := newDiary(t.Output())
 	require.NoError(t, play(t.Context(), cfg, log.New(said, "", 0), slog.New(slog.DiscardHandler), 1500))
-	require.Contains(t, said.String(), "PROVEN")
+	for _, words := range []string{"PROVEN", "by replay", "by repair", "lost a second time", "reconciled: "} {
+		require.Contains(t, said.String(), words)
+	}
 	require.Contains(t, said.String(), "stale connection")
 }

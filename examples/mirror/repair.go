@@ -33,6 +33,9 @@ func (s *session) progress(p repair.LiveProgress) {
 		s.repairing = nil
 	}
 	s.mu.Unlock()
+	if s.d.m.cfg.onRepair != nil {
+		s.d.m.cfg.onRepair(p)
+	}
 	switch {
 	case p.Kind == repair.LiveStarted:
 		s.d.tell("its repair begins: %d of %d extents are not known to be clean", p.Total-p.Done, p.Total)

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/staleproof/staleproof/jobtracker"
+	"github.com/staleproof/staleproof/repair"
 )
 
 // watcher lets somebody wait for what happens to a device. All methods are safe for concurrent use.
@@ -19,28 +20,41 @@ type watcher struct {
 // sight is what a watcher has seen.
 type sight struct {
 	replicas []jobtracker.ReplicaState
-	joined   []int // how often each replica became active
-	resolved int   // jobs of clients
+	joined   []int                 // how often each replica became active
+	resolved int                   // jobs of clients
+	repairs  []repair.LiveProgress // the last word of the repair of each
+	differ   bool                  // at the start they did, and had to be made equal
 }
 
 func newWatcher(replicas int) *watcher {
-	w := &watcher{seen: sight{replicas: make([]jobtracker.ReplicaState, replicas), joined: make([]int, replicas)}}
+	w := &watcher{seen: sight{replicas: make([]jobtracker.ReplicaState, replicas), joined: make([]int, replicas), repairs: make([]repair.LiveProgress, replicas)}}
 	w.changed.L = &w.mu
 	return w
 }
 
 // attach has the device's callbacks tell the watcher.
-func (w *watcher) attach(cfg *config) { cfg.onEvent, cfg.onResolve = w.event, w.resolve }
+func (w *watcher) attach(cfg *config) {
+	cfg.onEvent, cfg.onResolve, cfg.onRepair = w.event, w.resolve, w.repair
+}
 
 func (w *watcher) event(e jobtracker.Event) {
-	if e.Kind != jobtracker.ReplicaChanged {
-		return
-	}
 	w.mu.Lock()
-	w.seen.replicas[e.Replica] = e.To
-	if e.To.Phase == jobtracker.Voting {
-		w.seen.joined[e.Replica]++
+	if e.Kind == jobtracker.ReconcileNeeded {
+		w.seen.differ = true
 	}
+	if e.Kind == jobtracker.ReplicaChanged {
+		w.seen.replicas[e.Replica] = e.To
+		if e.To.Phase == jobtracker.Voting {
+			w.seen.joined[e.Replica]++
+		}
+	}
+	w.mu.Unlock()
+	w.changed.Broadcast()
+}
+
+func (w *watcher) repair(p repair.LiveProgress) {
+	w.mu.Lock()
+	w.seen.repairs[p.Target] = p
 	w.mu.Unlock()
 	w.changed.Broadcast()
 }
@@ -84,4 +98,11 @@ func (w *watcher) joins(replica int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.seen.joined[replica]
+}
+
+// reconciled tells whether the replicas had to be made equal at the start.
+func (w *watcher) reconciled() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.seen.differ
 }

@@ -19,6 +19,7 @@ import (
 type step struct {
 	command nbd.Command
 	fua     bool
+	learn   bool // of a read: what comes is right, whatever it is
 	off     int64
 	length  int
 }
