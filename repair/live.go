@@ -42,9 +42,8 @@ func Live[P any](ctx context.Context, tr *jobtracker.Tracker[P], target int, pay
 	}
 	l := &liveRun[P]{tr: tr, target: target, ticket: ticket, payload: payload, o: o}
 	l.teller = newLiveTeller(target, ticket.Extents, o.OnProgress)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(ticket.Context(), func() { cancel(context.Cause(ticket.Context())) })()
+	ctx, cancel := join(ctx, ticket.Context())
+	defer cancel()
 	err = l.run(ctx)
 	if err != nil {
 		if ctx.Err() != nil {

@@ -16,7 +16,7 @@ import (
 type config = jobtracker.Config[*jobtest.Payload]
 
 // small is a cluster of which replica 2 has missed five of eight extents, with two blocks each.
-func small(t *testing.T, order jobtracker.Order) *jobtest.Cluster {
+func small(t jobtest.TB, order jobtracker.Order) *jobtest.Cluster {
 	t.Helper()
 	c := jobtest.New(t, config{Blocks: 16, ExtentBlocks: 2, Order: order})
 	c.Submit(jobtest.Write(0, 16))

@@ -13,6 +13,10 @@ import (
 
 // Replicas is what [Reconcile] does to replicas. Its methods are called on several goroutines, but for one replica at a
 // time only Copy. What they did is believed when they return nil; after an error, or the end of ctx, nothing more is done.
+//
+// ctx ends in the moment in which the reconciliation does: when a participant's connection ends, or another Reconcile
+// begins. What is under way then is the caller's: it must have no effect later than Reconcile returns, nor on another
+// connection than the participant's.
 type Replicas interface {
 	Meta
 	// Copy copies an extent from one replica to another. It need not be durable.
@@ -171,9 +175,8 @@ func Reconcile[P any](ctx context.Context, tr *jobtracker.Tracker[P], replicas R
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(ticket.Context(), func() { cancel(context.Cause(ticket.Context())) })()
+	ctx, cancel := join(ctx, ticket.Context())
+	defer cancel()
 	var at Memory
 	at.Generation, at.Flush = ticket.Version()
 	err = reconcile(ctx, len(tr.Stats().Replicas), ticket.Participants(), at, replicas, o)
@@ -196,6 +199,9 @@ func reconcile(ctx context.Context, n int, ps []jobtracker.Participant, at Memor
 	metas := make(map[int][]ExtentMeta, len(ps))
 	for _, p := range ps {
 		m, err := rs.Extents(ctx, p.Replica)
+		if err == nil {
+			err = context.Cause(ctx) // nothing more is asked
+		}
 		if err != nil {
 			return fmt.Errorf("repair: what replica %d remembers: %w", p.Replica, err)
 		}

@@ -3,6 +3,7 @@ package repair
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -112,6 +113,53 @@ func TestR16_ParticipantIsLost(t *testing.T) {
 	plan := w.reconcileNow(t)
 	require.Len(t, plan.Participants, 2)
 	require.Equal(t, 1, plan.Absent)
+	require.NoError(t, w.calm())
+}
+
+// endedInside are replicas of which the first thing asked ends the ticket, and looks whether its context has ended then.
+type endedInside struct {
+	*crashing
+	end func()
+	saw []error
+}
+
+func (e *endedInside) Extents(ctx context.Context, replica int) ([]ExtentMeta, error) {
+	e.end()
+	e.saw = append(e.saw, context.Cause(ctx))
+	return e.crashing.Extents(ctx, replica)
+}
+
+// A call that began before the ticket ended must know that it has, before anybody else can have gone on: else what it has a
+// replica remember could come after what the next reconciliation has it remember. With the context ended by a goroutine
+// this fails most times.
+func TestR16_ContextEndsWithTheTicket(t *testing.T) {
+	w := apart(t)
+	w.write(t, 0)
+	w.take(0)
+	w.take(1)
+	restart(w)
+	for r := range w.n {
+		w.connect(r)
+	}
+	type key struct{}
+	ctx, cancel := context.WithDeadline(context.WithValue(t.Context(), key{}, 1), time.Now().Add(time.Hour))
+	defer cancel()
+	e := &endedInside{crashing: whole(w), end: func() {
+		_, err := w.tr.Reconcile()
+		require.NoError(t, err)
+	}}
+	require.ErrorIs(t, Reconcile(ctx, w.tr, e, ReconcileOptions{}), jobtracker.ErrSuperseded)
+	require.Len(t, e.saw, 1, "nobody else is asked")
+	require.ErrorIs(t, e.saw[0], jobtracker.ErrSuperseded)
+	under, leave := join(ctx, t.Context())
+	at, ok := under.Deadline()
+	want, _ := ctx.Deadline()
+	require.True(t, ok)
+	require.Equal(t, want, at)
+	require.Equal(t, 1, under.Value(key{}))
+	leave()
+	require.Error(t, under.Err())
+	w.reconcileNow(t)
 	require.NoError(t, w.calm())
 }
 

@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// Trial is one run of a scenario. A scenario runs on one goroutine and does the same each time, until the adversary has
-// gone. All methods are safe for concurrent use.
+// Trial is one run of a scenario. A scenario runs on one goroutine, or in turns (see [NewInTurns]), and does the same each
+// time, until the adversary has gone. All methods are safe for concurrent use.
 type Trial struct {
 	typed func(error) bool
 	act   func() // the adversary's; nil: nobody interferes
@@ -25,6 +25,8 @@ type Trial struct {
 	counts
 	// +checklocks:mu
 	found
+	// +checklocks:mu
+	turns
 }
 
 // counts are what a trial counts. They are guarded by its mutex.
@@ -119,6 +121,7 @@ func (x *Trial) Promise(f func() error) {
 // goes, and what it acquires is not counted.
 func (x *Trial) Gap() {
 	at := x.at
+	x.awaitTurn()
 	x.mu.Lock()
 	x.all++
 	if x.off > 0 {
@@ -272,8 +275,9 @@ func (x *Trial) nextCleanup() func() {
 func (x *Trial) guard(f func()) bool {
 	ok := true
 	done := make(chan struct{})
-	go func() {
+	go root(func() {
 		defer close(done)
+		x.takeTurn()
 		defer func() {
 			if v := recover(); v != nil {
 				ok = false
@@ -281,7 +285,7 @@ func (x *Trial) guard(f func()) bool {
 			}
 		}()
 		f()
-	}()
+	})
 	<-done
 	return ok
 }

@@ -2,6 +2,7 @@ package jobtest
 
 import (
 	"testing"
+	"testing/synctest"
 
 	"github.com/staleproof/staleproof/internal/explore"
 )
@@ -55,15 +56,35 @@ func names(adversaries []Adversary) []string {
 	return all
 }
 
+// ExploreInTurns is [Explore] for a scenario that runs code with goroutines of its own, such as a driver of package repair.
+// Each run is in a bubble of testing/synctest. What the scenario has started goes on only in [Trial.Yield], one goroutine
+// at a time from one acquisition of the lock to the next, so that nobody comes between the calls of an adversary. It must
+// have ended when the scenario, or what it gave to [Trial.Cleanup], returns.
+func ExploreInTurns(t *testing.T, scenario func(x *Trial), adversaries ...Adversary) Report {
+	t.Helper()
+	if len(adversaries) == 0 {
+		adversaries = Adversaries
+	}
+	one := start(scenario, adversaries, explore.NewInTurns)
+	return explore.Test(t, names(adversaries), func(adversary, at int) (o explore.Outcome) {
+		synctest.Test(t, func(*testing.T) { o = one(adversary, at) })
+		return o
+	})
+}
+
 // run is the scenario with one of the adversaries, as the engine runs it.
 func run(scenario func(x *Trial), adversaries []Adversary) explore.Run {
+	return start(scenario, adversaries, explore.New)
+}
+
+func start(scenario func(x *Trial), adversaries []Adversary, engine func(func(error) bool, func(), int) *explore.Trial) explore.Run {
 	return func(adversary, at int) explore.Outcome {
 		x := &Trial{}
 		var act func()
 		if adversary >= 0 {
 			act = func() { adversaries[adversary].Act(x) }
 		}
-		x.engine = explore.New(Typed, act, at)
+		x.engine = engine(Typed, act, at)
 		return x.engine.Run(func() { scenario(x) }, x.finish)
 	}
 }

@@ -24,7 +24,8 @@ type Tracker interface {
 
 // Trial is one run of a scenario by the explorer. It is the scenario's [TB], and it counts the acquisitions of the locks
 // whose hook it was given: that of each [Cluster] made on it, and of whatever calls [Trial.Gap]. A scenario runs on one
-// goroutine and does the same each time, until the adversary has gone; from then on anything may be refused to it.
+// goroutine, or in turns (see [ExploreInTurns]), and does the same each time, until the adversary has gone; from then on
+// anything may be refused to it.
 type Trial struct {
 	// Subject is for scenario and adversary to share what they need, such as the user's own code around a tracker.
 	Subject any
@@ -66,6 +67,12 @@ func (x *Trial) Gap() { x.engine.Gap() }
 // Call makes a call of a tracker, or of the user's own code that refuses what it cannot do. A refusal must be typed, see
 // [Typed], or that of a context; and it must have changed nothing: the fingerprints before and after are equal.
 func (x *Trial) Call(name string, f func() error) error { return x.engine.Call(name, f) }
+
+// Quietly runs a part of the scenario in which nobody goes first: what it acquires is not counted.
+func (x *Trial) Quietly(f func()) { x.engine.Quietly(f) }
+
+// Yield lets the goroutines of the scenario go on until each of them waits for something; see [ExploreInTurns].
+func (x *Trial) Yield() { x.engine.Yield() }
 
 // Watch has a tracker of the user's own code checked: its invariants, and that refused calls made through [Trial.Call]
 // change nothing. Adversaries that need no connection act on it. Its Config.Gap is to be x.Gap.
