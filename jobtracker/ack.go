@@ -185,7 +185,9 @@ func (c *core) writeOff(id JobID, s *slot, mask uint8) {
 		c.missed(s, mask)
 	case s.kind == Copy && mask>>targetOf(s)&1 != 0:
 		c.copyEnded(s, extentFailed)
-		c.missed(s, mask&s.sent&(1<<targetOf(s)))
+		if s.changes() {
+			c.missed(s, mask&s.sent&(1<<targetOf(s)))
+		}
 	}
 	c.leaveOut(id, s, mask)
 }

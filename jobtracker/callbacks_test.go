@@ -246,6 +246,7 @@ func TestCallbacksMayCallAnything(t *testing.T) {
 		"Handle.Wait":         func(w *world) { _ = w.h.Wait(poll) },
 		"Tracker.Reconcile":   func(w *world) { _, _ = w.tr.Reconcile() },
 		"Repair.Abort":        func(w *world) { _ = w.rep.Abort(nil) },
+		"Repair.Compare":      func(w *world) { _, _ = w.rep.Compare(0, 0, 0) },
 		"Repair.Context":      func(w *world) { _ = w.rep.Context().Err() },
 		"Repair.Copy":         func(w *world) { _, _ = w.rep.Copy(0, 0, 1, 0) },
 		"Repair.Ended":        func(w *world) { _ = w.rep.Ended().Err() },

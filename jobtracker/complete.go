@@ -5,6 +5,7 @@ type Result struct {
 	Err    error  // nil: it did the job
 	Kind   Kind   // what the reply says the job was; zero: it does not say
 	Digest Digest // of a read's data; zero: none, it is not compared
+	Same   bool   // of a [HalfCompare]: the replica holds what the source does
 }
 
 // Digest is a hash of a read's data, for comparing what replicas answer. Zero is none.
@@ -40,7 +41,7 @@ func (c *core) complete(tok connToken, id JobID, res *Result) error {
 	}
 	s.sent &^= bit
 	if res.Err == nil && (res.Digest == 0 || s.kind != Read || c.agrees(id, s, tok.replica, res.Digest)) {
-		c.succeed(id, s, tok.replica)
+		c.succeed(id, s, tok.replica, res)
 	} else {
 		c.fail(id, s, tok.replica, res.Err)
 	}
@@ -125,12 +126,12 @@ func (c *core) classify(tok connToken, id JobID, s *slot) OrphanReason {
 }
 
 // succeed takes a good answer of replica r, whose bit has left every mask.
-func (c *core) succeed(id JobID, s *slot, r int) {
+func (c *core) succeed(id JobID, s *slot, r int, res *Result) {
 	bit := uint8(1) << r
 	s.done |= bit
 	c.unchargeOn(s, r)
 	if s.kind == Flush || s.kind == Copy { // a branch that is foretold: the others take turns at random
-		c.succeedRarely(id, s, r)
+		c.succeedRarely(id, s, r, res.Same)
 	}
 	if c.lim.order == TrackerOrders {
 		c.release(id, s, r)
@@ -143,9 +144,9 @@ func (c *core) succeed(id JobID, s *slot, r int) {
 }
 
 // succeedRarely does what only a flush or a copy needs.
-func (c *core) succeedRarely(id JobID, s *slot, r int) {
+func (c *core) succeedRarely(id JobID, s *slot, r int, same bool) {
 	if s.kind == Copy {
-		c.copied(id, s, r)
+		c.copied(id, s, r, same)
 		return
 	}
 	rep := &c.reps[r]
@@ -161,13 +162,14 @@ func (c *core) succeedRarely(id JobID, s *slot, r int) {
 }
 
 // fail takes a bad answer of replica r. A failed read leaves it to the others; whoever fails what all must do alike is
-// faulted in the same hold (J28). A copy's source may fail: the copy ends, and its driver tries another.
+// faulted in the same hold (J28). A copy's source may fail: the copy ends, and its driver tries another. Of a comparison
+// either may.
 func (c *core) fail(id JobID, s *slot, r int, err error) {
 	bit := uint8(1) << r
 	s.failed |= bit
 	c.uncharge(s, bit)
 	c.stats.replicas[r].failed.Inc()
-	fault := s.kind.writes() || s.kind.fences() || s.kind == Copy && r == targetOf(s)
+	fault := s.kind.writes() || s.kind.fences() || s.kind == Copy && r == targetOf(s) && !s.compares()
 	if fault && !s.kind.fences() {
 		c.missed(s, bit)
 	}
@@ -182,6 +184,7 @@ func (c *core) fail(id JobID, s *slot, r int, err error) {
 	}
 	switch {
 	case s.kind == Copy:
+		c.copyEnded(s, extentFailed)
 		c.writeOff(id, s, s.spare) // the target is not asked
 	case s.kind == Read && s.flags&flagDecided == 0 && c.lim.reads == ReadOne:
 		c.replace(id, s)

@@ -38,7 +38,7 @@ func (e *ConnError) Unwrap() []error { return pair(ErrStaleConn, e.Cause) }
 type Dispatch[P any] struct {
 	ID       JobID
 	Kind     Kind
-	Half     Half // of a copy
+	Half     Half // of a copy or a comparison
 	FUA      bool
 	Snapshot bool
 	Start    uint64
@@ -157,15 +157,26 @@ func (c *Conn[P]) fill(k *core, d *Dispatch[P]) int {
 func (c *Conn[P]) fillRarely(k *core, id JobID, s *slot, d *Dispatch[P]) {
 	r := c.token.replica
 	if s.kind == Copy {
-		if d.Half = HalfRead; r == targetOf(s) {
-			d.Half = HalfWrite
-		}
+		d.Half = halfOf(s, r)
 		return
 	}
 	if rep := &k.reps[r]; rep.numbered(id) {
 		d.Number, d.Generation = s.aux, k.generation
 		rep.told = max(rep.told, s.aux)
 	}
+}
+
+// halfOf is what a replica does of a copy or a comparison.
+func halfOf(s *slot, r int) Half {
+	switch target := r == targetOf(s); {
+	case s.compares() && target:
+		return HalfCompare
+	case s.compares():
+		return HalfSum
+	case target:
+		return HalfWrite
+	}
+	return HalfRead
 }
 
 // stopWaiting takes a sender back whose context has ended.

@@ -159,6 +159,7 @@ func TestReplicaErrorNamesTheReplica(t *testing.T) {
 			"Replace": func() error { return tr.Replace(r) },
 			"Repair":  func() error { _, err := tr.Repair(r); return err },
 			"Copy":    func() error { _, err := rep.Copy(r, 0, 1, 0); return err },
+			"Compare": func() error { _, err := rep.Compare(r, 0, 0); return err },
 		} {
 			require.Equal(t, &ReplicaError{Replica: r, Replicas: 3}, unchanged(t, tr, call), name)
 		}
@@ -252,6 +253,8 @@ func TestLifecycleErrorNamesStateAndEvent(t *testing.T) {
 	rep := startRepair(t, tr, conns, 2)
 	source := func() error { _, err := rep.Copy(1, 0, 1, 0); return err }
 	refused(LifecycleError{1, ReplicaState{Down, HomeOffline}, EventRepairStart, id}, ErrLifecycle, source)
+	compare := func() error { _, err := rep.Compare(1, 0, 0); return err }
+	refused(LifecycleError{1, ReplicaState{Down, HomeOffline}, EventRepairStart, id}, ErrLifecycle, compare)
 	var unrepaired *UnrepairedError
 	require.ErrorAs(t, unchanged(t, tr, rep.Finish), &unrepaired)
 	require.Equal(t, UnrepairedError{Replica: 2, Left: 64}, *unrepaired)
@@ -278,6 +281,7 @@ func TestEndedRepairIsSuperseded(t *testing.T) {
 	require.NoError(t, err)
 	for name, call := range map[string]func() error{
 		"Copy":    func() error { _, err := old.Copy(0, 0, 1, 0); return err },
+		"Compare": func() error { _, err := old.Compare(0, 0, 0); return err },
 		"Finish":  old.Finish,
 		"Same":    func() error { return old.Same(0) },
 		"Next":    func() error { _, _, err := old.Next(0); return err },

@@ -10,9 +10,9 @@ type ExtentState uint8
 const (
 	ExtentUnknown ExtentState = iota // the tracker knows nothing: what the caller knows decides, else it is copied
 	ExtentDirty                      // a change was written off here, or may be lost: it is copied, whatever the caller knows (R24)
-	ExtentCopying                    // a copy of it is out
-	ExtentEqual                      // compared and found equal; a flush done here proves it
-	ExtentCopied                     // copied, or changed; a flush done here proves it
+	ExtentCopying                    // a copy or a comparison of it is out
+	ExtentEqual                      // what is remembered of it was compared and is alike; a flush done here proves it
+	ExtentCopied                     // copied, compared by checksum, or changed; a flush done here proves it
 	ExtentClean                      // proven: it holds what the voters hold, durably (R25)
 
 	numExtentStates = iota
@@ -27,10 +27,10 @@ func (s ExtentState) String() string { return nameOf(extentNames[:], int(s), "ex
 type extentEvent uint8
 
 const (
-	extentMissed    extentEvent = iota // a change was written off or has failed here, or was done and may be lost
+	extentMissed    extentEvent = iota // a change was written off or has failed here, or may be lost; or it was compared, and differs
 	extentUnflushed                    // a change was done here and retired, and no flush done here vouches for it
-	extentAsked                        // a copy was admitted
-	extentFilled                       // its write is done here, and its source still votes
+	extentAsked                        // a copy or a comparison was admitted
+	extentFilled                       // its write is done here, or it holds the same; and its source still votes
 	extentFailed                       // the copy has ended in any other way
 	extentSame                         // the caller has compared it
 	extentKept                         // the connection has ended, after a flush that covers it

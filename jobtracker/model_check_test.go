@@ -89,7 +89,7 @@ func (m *mRun) checkTable() {
 	}
 	for i := range d.Jobs {
 		got, want := &d.Jobs[i], m.table[i]
-		if got.ID != want.id || got.Kind != want.op.Kind.String() || got.Resolved != want.resolved || got.Auto != (want.pay == nil) {
+		if got.ID != want.id || got.Kind != want.kindName() || got.Resolved != want.resolved || got.Auto != (want.pay == nil) {
 			m.t.Fatalf("table has %+v, want %v, resolved %v, own %v\n%v", *got, want, want.resolved, want.pay == nil, d)
 		}
 		asked := 0
@@ -338,7 +338,10 @@ func (m *mRun) dispatched(c *mConn, d *Dispatch[*mPay]) {
 		if half = HalfRead; r == j.target {
 			half = HalfWrite
 		}
-		if half == HalfWrite && !j.sourceDone {
+		if j.compares {
+			half += HalfSum - HalfRead
+		}
+		if r == j.target && !j.sourceDone {
 			m.t.Fatalf("%v is to be written and was not read", j)
 		}
 	}
@@ -426,6 +429,13 @@ func (m *mRun) blocker(c *mConn, j *mJob) *mJob {
 		}
 	}
 	return nil
+}
+
+func (j *mJob) kindName() string {
+	if j.compares {
+		return "compare"
+	}
+	return j.op.Kind.String()
 }
 
 // noneReady says that a replica with nothing to dispatch has nothing ready: no job waits for what will not come.

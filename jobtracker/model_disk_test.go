@@ -138,7 +138,7 @@ func (c *mConn) execute(q *mReq, fail, partly bool) error {
 				return err
 			}
 		}
-	case d.Kind == Read || d.Half == HalfRead:
+	case d.Kind == Read || d.Half == HalfRead || d.Half == HalfSum || d.Half == HalfCompare:
 		q.data = append([]JobID(nil), c.disk.now[d.Start:d.Start+d.Blocks]...)
 	case d.Half == HalfWrite:
 		for i, v := range d.Payload.data {

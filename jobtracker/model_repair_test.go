@@ -69,6 +69,10 @@ func (m *mRun) copyAll(t *rapid.T) {
 		if b < 0 {
 			break
 		}
+		if m.draw("compare", 0, 2) == 0 {
+			m.compareExtent(p, source, b)
+			break // it may be found to differ
+		}
 		m.copyBlocks(p, source, uint64(b), min(m.cfg.Blocks-uint64(b), uint64(m.cfg.MaxBytes)/uint64(m.cfg.BlockSize)))
 		m.after()
 	}
@@ -115,25 +119,63 @@ func (m *mRun) copyBlocks(p *mRepair, source int, start, blocks uint64) {
 		}
 		h, err := p.ticket.Copy(source, start, blocks, pay)
 		m.must("Copy", err)
-		j := &mJob{
-			id: m.next, op: Op{Kind: Copy, Start: start, Blocks: blocks}, pay: pay, handle: h, index: len(m.jobs), source: source, target: p.r,
-			voters: 1 << p.r,
+		m.addCopy(p, h, source, start, blocks, pay)
+	}
+}
+
+func (m *mRun) addCopy(p *mRepair, h *Job[*mPay], source int, start, blocks uint64, pay *mPay) *mJob {
+	j := &mJob{
+		id: m.next, op: Op{Kind: Copy, Start: start, Blocks: blocks}, pay: pay, handle: h, index: len(m.jobs), source: source, target: p.r,
+		voters: 1 << p.r,
+	}
+	pay.job = j
+	m.next++
+	m.order(j)
+	j.st[source], j.st[p.r] = mPending, mPending
+	m.charge(j)
+	p.copies = append(p.copies, j)
+	return j
+}
+
+// compareOne compares an extent, which has one block.
+func (m *mRun) compareOne(t *rapid.T) {
+	p := pick(t, "repair", m.repairs())
+	m.compareExtent(p, m.draw("source", 0, m.n), m.draw("extent", 0, int(m.cfg.Blocks)-1))
+	m.after()
+}
+
+func (m *mRun) compareExtent(p *mRepair, source, extent int) {
+	pay := &mPay{}
+	call := func() error { _, err := p.ticket.Compare(source, extent, pay); return err }
+	switch {
+	case source >= m.n:
+		m.refused("Compare", ErrReplica, call)
+	case m.reps[source].state.Phase != Voting:
+		m.refused("Compare", ErrLifecycle, call)
+	case p.final != 0:
+		m.refused("Compare", ErrSuperseded, call)
+	default:
+		if m.draw("too far", 0, 20) == 0 {
+			m.refused("Compare", ErrOp, func() error { _, err := p.ticket.Compare(source, int(m.cfg.Blocks), pay); return err })
 		}
-		pay.job = j
-		m.next++
-		m.order(j)
-		j.st[source], j.st[p.r] = mPending, mPending
-		m.charge(j)
-		p.copies = append(p.copies, j)
+		h, err := p.ticket.Compare(source, extent, pay)
+		m.must("Compare", err)
+		m.addCopy(p, h, source, uint64(extent), 1, pay).compares = true
 	}
 }
 
 // copied tells whether a repair has everything: what its copies that went well have copied.
 func (p *mRepair) complete() bool {
 	open := false
-	for _, j := range p.copies {
-		open = open || !j.decided
-		if j.decided && !j.bad && !j.unsure {
+	was := p.copies
+	p.copies = nil
+	for _, j := range was {
+		if !j.decided {
+			open = true
+			p.copies = append(p.copies, j)
+			continue
+		}
+		if !j.bad && !j.unsure && !j.unlike {
 			for b := j.op.Start; b < j.op.Start+j.op.Blocks; b++ {
 				p.copied[b] = true
 			}

@@ -1,6 +1,9 @@
 package jobtracker
 
-import "errors"
+import (
+	"errors"
+	"slices"
+)
 
 // mReplica is what the model knows of a replica.
 type mReplica struct {
@@ -63,6 +66,8 @@ func (m *mRun) completed(c *mConn, q *mReq, res Result) {
 		if r == j.source {
 			j.sourceDone = true
 			j.pay.data = q.data
+		} else if j.compares {
+			m.compared(j, res.Same)
 		}
 	case Flush:
 		m.vouch(r, j, q.d.Number)
@@ -75,6 +80,27 @@ func (m *mRun) completed(c *mConn, q *mReq, res Result) {
 	}
 }
 
+// compared is that a target says whether it holds the same. If not, what was copied before is to be copied again.
+func (m *mRun) compared(j *mJob, same bool) {
+	j.unlike = !same
+	p := m.reps[j.target].repair
+	if p == nil || !slices.Contains(p.copies, j) {
+		return // of an earlier repair
+	}
+	if p.complete(); !same {
+		p.copied[j.op.Start] = false
+	}
+	if m.batch {
+		return // more has happened since
+	}
+	e, err := p.ticket.Extent(int(j.op.Start))
+	m.must("Extent", err)
+	good := same && m.reps[j.source].state.Phase == Voting
+	if good != (e.State == ExtentCopied) || !same && e.State != ExtentDirty {
+		m.t.Fatalf("%v has found that it is the same: %v, and the extent is %v", j, same, e.State)
+	}
+}
+
 func (m *mRun) failed(c *mConn, q *mReq, differs bool) {
 	j, r := q.job, c.r
 	if j.op.Kind == Copy && r == j.source {
@@ -84,6 +110,7 @@ func (m *mRun) failed(c *mConn, q *mReq, differs bool) {
 	}
 	m.set(j, r, mFailed)
 	switch {
+	case j.compares:
 	case j.op.Kind != Read:
 		m.fault(r, ErrJobFailed)
 	case differs && m.cfg.Mismatch == MismatchFault:

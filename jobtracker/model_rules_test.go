@@ -39,7 +39,9 @@ type mJob struct {
 	index   int  // in mRun.jobs
 	number  uint64
 
-	source, target int // of a copy
+	source, target int  // of a copy
+	compares       bool // it is a comparison
+	unlike         bool // that found its target to differ
 	sourceDone     bool
 	unsure         bool // when its target was done, its source was no voter: it copied nothing
 
@@ -393,7 +395,7 @@ func (m *mRun) passed(j *mJob) {
 	if j.op.Kind.writes() {
 		m.retiredWrite = max(m.retiredWrite, j.id)
 	}
-	if j.op.Kind == Copy {
+	if j.op.Kind == Copy && !j.compares {
 		m.retiredCopy = max(m.retiredCopy, j.id)
 	}
 }

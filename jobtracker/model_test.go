@@ -93,6 +93,7 @@ var mSteps = expand([]mStep{
 	{"replace", 1, (*mRun).replaceOne},
 	{"repair", 6, (*mRun).repairStart},
 	{"copy", 3, (*mRun).copySome},
+	{"compare", 3, (*mRun).compareOne},
 	{"copy all", 2, (*mRun).copyAll},
 	{"nurse", 8, (*mRun).nurse},
 	{"finish", 4, (*mRun).repairFinish},

@@ -99,6 +99,10 @@ func TestCopyNamesTheBadField(t *testing.T) {
 		err := unchanged(t, tr, func() error { _, err := rep.Copy(0, tc.start, tc.blocks, 0); return err })
 		require.Equal(t, &tc.err, err)
 	}
+	for _, i := range []int{-1, 100} {
+		err := unchanged(t, tr, func() error { _, err := rep.Compare(0, i, 0); return err })
+		require.Equal(t, &OpError{Field: "extent", Got: uint64(i), Max: 99}, err)
+	}
 }
 
 // startRepair faults a replica, has it come back, and starts its repair.

@@ -32,38 +32,78 @@ func (c *core) startRepair(r int) (repairToken, error) {
 // addCopy admits the copy of some blocks from a voter to the repair's target: one job, ordered as a write of the blocks.
 // It never waits for admission, since jobs wait for it (J22).
 func (c *core) addCopy(tok repairToken, source int, start, blocks uint64, handle any) (JobID, error) {
-	switch {
-	case !c.repairing(tok):
-		return 0, ErrSuperseded
-	case source < 0 || source >= c.lim.n:
-		return 0, &ReplicaError{Replica: source, Replicas: c.lim.n}
-	case c.reps[source].state.Phase != Voting:
-		return 0, &LifecycleError{Replica: source, State: c.reps[source].state, Event: EventRepairStart, Conn: c.reps[source].conn}
-	case c.reps[tok.replica].repair != repairCopying:
-		return 0, ErrSuperseded
+	if err := c.mayCopy(tok, source); err != nil {
+		return 0, err
 	}
 	if err := c.checkOp(Op{Kind: Read, Start: start, Blocks: blocks}); err != nil {
 		return 0, err
 	}
+	return c.admitCopy(tok, source, start, blocks, 0, handle), nil
+}
+
+// addCompare admits the comparison of an extent of the repair's target with a voter's. It is a copy in all but what its
+// halves do: nothing that the guest writes comes between them.
+func (c *core) addCompare(tok repairToken, source, extent int, handle any) (JobID, error) {
+	if err := c.mayCopy(tok, source); err != nil {
+		return 0, err
+	}
+	t := &c.reps[tok.replica].extents
+	if extent < 0 || extent >= t.total() {
+		return 0, &OpError{Field: "extent", Got: uint64(extent), Max: uint64(t.total() - 1)}
+	}
+	e := t.extent(extent)
+	return c.admitCopy(tok, source, e.Start, e.Blocks, auxCompares, handle), nil
+}
+
+// mayCopy tells whether the repair may copy from a source.
+func (c *core) mayCopy(tok repairToken, source int) error {
+	switch {
+	case !c.repairing(tok):
+		return ErrSuperseded
+	case source < 0 || source >= c.lim.n:
+		return &ReplicaError{Replica: source, Replicas: c.lim.n}
+	case c.reps[source].state.Phase != Voting:
+		return &LifecycleError{Replica: source, State: c.reps[source].state, Event: EventRepairStart, Conn: c.reps[source].conn}
+	case c.reps[tok.replica].repair != repairCopying:
+		return ErrSuperseded
+	}
+	return nil
+}
+
+func (c *core) admitCopy(tok repairToken, source int, start, blocks, compares uint64, handle any) JobID {
 	id, s := c.add(Op{Kind: Copy, Start: start, Blocks: blocks}, handle)
 	s.queued, s.spare = 1<<source, 1<<tok.replica
 	s.skipped = c.lim.all &^ s.open()
 	s.voters = s.spare
-	s.aux = tok.ticket<<16 | uint64(source)<<8 | uint64(tok.replica)
+	s.aux = tok.ticket<<16 | compares | uint64(source)<<8 | uint64(tok.replica)
 	c.copyEnded(s, extentAsked)
 	c.charge(s)
 	c.consider(id, s, source)
 	c.settle()
-	return id, nil
+	return id
 }
 
-func targetOf(s *slot) int { return int(s.aux & 0xff) }
-func sourceOf(s *slot) int { return int(s.aux >> 8 & 0xff) }
+// auxCompares marks a copy that is a comparison.
+const auxCompares = 1 << 15
 
-// copied goes on with a copy whose half is done: after the source the target is asked.
-func (c *core) copied(id JobID, s *slot, r int) {
+func targetOf(s *slot) int { return int(s.aux & 0xff) }
+func sourceOf(s *slot) int { return int(s.aux >> 8 & 0x7f) }
+
+// compares tells whether the job is a comparison.
+func (s *slot) compares() bool { return s.kind == Copy && s.aux&auxCompares != 0 }
+
+// changes tells whether the job may change what a replica holds.
+func (s *slot) changes() bool { return s.kind.writes() || s.kind == Copy && s.aux&auxCompares == 0 }
+
+// copied goes on with a copy whose half is done: after the source the target is asked. What a comparison finds to differ
+// is dirty, whatever was known of it.
+func (c *core) copied(id JobID, s *slot, r int, same bool) {
 	if r == targetOf(s) {
-		c.copyEnded(s, extentFilled)
+		e := extentFilled
+		if s.compares() && !same {
+			e = extentMissed
+		}
+		c.copyEnded(s, e)
 		return
 	}
 	if bit := s.spare; bit != 0 {

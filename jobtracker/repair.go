@@ -45,10 +45,28 @@ func (r *Repair[P]) Ended() *Handle { return r.ended }
 // covers are copied when it is done and its source still votes. On error nothing
 // has changed: [ErrSuperseded], *[ReplicaError], *[LifecycleError], *[OpError].
 func (r *Repair[P]) Copy(source int, start, blocks uint64, payload P) (*Job[P], error) {
+	return r.add(payload, func(k *core, j *Job[P]) (JobID, error) { return k.addCopy(r.token, source, start, blocks, j) })
+}
+
+// Compare has an extent compared by checksum, as one job in the order, like Copy: the source says what the extent holds
+// ([HalfSum]), and the target whether it holds the same ([HalfCompare]), with no write of the guest's in between. What the
+// checksum is, and how it gets from one half to the other with the payload, is the caller's; it must be one that does not
+// collide for whoever writes to the device. No data need move.
+//
+// If the target answers that it is the same, and its source still votes then, the extent is as good as copied, also one that
+// the tracker knows to be dirty; if not, it is dirty. A half that fails ends the job and nothing else, and leaves the
+// extent to be copied. The job's outcome says that both have answered; [Repair.Extent] what came of it. On error nothing
+// has changed: as Copy.
+func (r *Repair[P]) Compare(source, extent int, payload P) (*Job[P], error) {
+	return r.add(payload, func(k *core, j *Job[P]) (JobID, error) { return k.addCompare(r.token, source, extent, j) })
+}
+
+// add admits a job of the repair.
+func (r *Repair[P]) add(payload P, admit func(k *core, j *Job[P]) (JobID, error)) (*Job[P], error) {
 	var j *Job[P]
 	err := r.t.do(nil, asking{}, func(k *core) error {
 		j = r.t.newJobLocked(payload) // +checklocksignore: the gate holds the lock
-		id, err := k.addCopy(r.token, source, start, blocks, j)
+		id, err := admit(k, j)
 		if err != nil {
 			var none P
 			j.payload = none
@@ -80,7 +98,7 @@ type Extents struct {
 	State     [numExtentStates]int
 }
 
-// Left is how many are neither copied nor compared equal nor clean.
+// Left is how many are neither copied nor found equal nor clean.
 func (e *Extents) Left() int {
 	return e.State[ExtentUnknown] + e.State[ExtentDirty] + e.State[ExtentCopying]
 }

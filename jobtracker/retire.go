@@ -36,7 +36,7 @@ func (c *core) retire() {
 		c.noteStraggler(c.side)
 		c.takeWaiters(id, s)
 		c.ord.retire(id)
-		if s.kind.writes() || s.kind == Copy {
+		if s.changes() {
 			c.retiredWrite = id
 		}
 	}
@@ -116,7 +116,7 @@ func (c *core) sweepStragglers() {
 // gone takes leave of a job.
 func (c *core) gone(id JobID, s *slot) {
 	c.ord.retire(id)
-	if s.kind.writes() || s.kind == Copy {
+	if s.changes() {
 		c.retiredWrite = max(c.retiredWrite, id)
 	}
 	if s.handle != nil {

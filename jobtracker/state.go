@@ -23,7 +23,7 @@ const (
 	Trim                    // discards blocks; ordered and acknowledged like Write
 	Flush                   // makes everything before it durable
 	Barrier                 // orders everything before it before everything after it, without durability
-	Copy                    // reads blocks from one replica and writes them to another; made by [Repair.Copy]
+	Copy                    // reads blocks from one replica and writes them to another; made by [Repair.Copy]; or compares, made by [Repair.Compare]
 
 	numKinds = iota + 1
 )
@@ -100,19 +100,21 @@ var planNames = [numPlans]string{"fresh", "replay", "repair"}
 // String is the plan's name in lower case.
 func (p Plan) String() string { return nameOf(planNames[:], int(p), "plan") }
 
-// Half tells which end of a copy a dispatch is.
+// Half tells which end of a copy a dispatch is, or of a comparison.
 type Half uint8
 
-// The halves of a copy; HalfNone for every other kind.
+// The halves of a copy and of a comparison; HalfNone for every other kind.
 const (
-	HalfNone  Half = iota
-	HalfRead       // read the blocks from this replica and keep them with the payload
-	HalfWrite      // write the blocks kept with the payload to this replica
+	HalfNone    Half = iota
+	HalfRead         // read the blocks from this replica and keep them with the payload
+	HalfWrite        // write the blocks kept with the payload to this replica
+	HalfSum          // have this replica say what the blocks hold, and keep a checksum of that with the payload
+	HalfCompare      // have this replica say whether it holds the same, by that checksum: [Result].Same
 
 	numHalves = iota
 )
 
-var halfNames = [numHalves]string{"none", "read", "write"}
+var halfNames = [numHalves]string{"none", "read", "write", "sum", "compare"}
 
 // String is the half's name in lower case.
 func (h Half) String() string { return nameOf(halfNames[:], int(h), "half") }

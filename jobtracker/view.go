@@ -65,13 +65,20 @@ func (c *core) dump(most int) Dump {
 		if len(d.Jobs) == most {
 			return
 		}
-		j := JobDump{ID: id, Kind: s.kind.String(), Start: s.start, Blocks: s.blocks, Resolved: s.flags&flagResolved != 0, Auto: s.handle == nil}
+		j := JobDump{ID: id, Kind: kindName(s), Start: s.start, Blocks: s.blocks, Resolved: s.flags&flagResolved != 0, Auto: s.handle == nil}
 		for r := range c.lim.n {
 			j.States = append(j.States, stateColumn[s.on(1<<r)])
 		}
 		d.Jobs = append(d.Jobs, j)
 	})
 	return d
+}
+
+func kindName(s *slot) string {
+	if s.compares() {
+		return "compare"
+	}
+	return s.kind.String()
 }
 
 // causes are the errors that a dump and a fingerprint name. What they say is the caller's code: it is asked after the hold.

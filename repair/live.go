@@ -12,17 +12,17 @@ import (
 )
 
 // Live brings back a replica that is repair-ready, while the device goes on. From its start the target gets every change, but
-// no read and no vote; its extents are compared, if there is [LiveOptions].Meta, and what is left is copied, each extent as
-// one job in the order. At last the target itself flushes, and remembers the activation's generation and that flush's number
+// no read and no vote; its extents are compared, by what replicas remember of them if there is [LiveOptions].Meta, by checksum
+// with [LiveOptions].Checksum, and what is left is copied, each extent as one job in the order. At last the target itself flushes, and remembers the activation's generation and that flush's number
 // with it; then it is active and Live returns nil.
 //
 // What is done and what is left stands in the tracker, so a Live that ends in any way leaves nothing to undo, and the
 // next one for the same replica goes on where it ended: it copies again only what no flush of the target has made
 // durable, or what the target has missed since.
 //
-// payload makes the payload of an extent's copy: room for what the source's half reads and the target's writes. It is called
-// on several goroutines. A target whose driver can compare cheaply may leave its half undone where it holds the
-// same already: the copy is an ordered job, so this compares by checksum under load.
+// payload makes the payload of an extent's copy or comparison: room for what the source's half reads, or its checksum, for the
+// target's half. It is called on several goroutines. A comparison and the copy that follows it are two jobs, and what the guest
+// writes in between reaches source and target alike.
 //
 // An error of a source fails the copy, and another source is asked; one that has stopped voting while it was copied from is
 // not relied on, and the extent is copied again. Whatever ends the ticket (the target fails, drops, is replaced; the
@@ -147,7 +147,7 @@ func (l *liveRun[P]) copyLeft(ctx context.Context) error {
 		bytes := e.Blocks * all.BlockSize
 		if err = l.pace(ctx, bytes); err == nil {
 			from = e.Index + 1
-			g.Go(func() error { return l.copy(ctx, e, bytes) })
+			g.Go(func() error { return l.bring(ctx, e, bytes) })
 		}
 	}
 	if first := g.Wait(); first != nil {
@@ -174,6 +174,41 @@ func (l *liveRun[P]) pace(ctx context.Context, bytes uint64) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// bring has the target hold an extent as a source does.
+func (l *liveRun[P]) bring(ctx context.Context, e jobtracker.Extent, bytes uint64) error {
+	if l.o.Checksum {
+		if same, err := l.same(ctx, e); err != nil || same {
+			return err
+		}
+	}
+	return l.copy(ctx, e, bytes)
+}
+
+// same compares an extent by checksum. Where that fails it is copied, which says why if it fails as well.
+func (l *liveRun[P]) same(ctx context.Context, e jobtracker.Extent) (bool, error) {
+	sources := l.sources(e.Index)
+	if len(sources) == 0 {
+		return false, nil
+	}
+	job, err := l.ticket.Compare(sources[0], e.Index, l.payload(e))
+	switch {
+	case errors.Is(err, jobtracker.ErrLifecycle): // it has just stopped voting
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	_ = job.Wait(ctx) // what came of it, the extent says
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	now, err := l.ticket.Extent(e.Index)
+	if err != nil || now.State <= jobtracker.ExtentCopying {
+		return false, err
+	}
+	l.teller.found()
+	return true, nil
 }
 
 // copy copies an extent from whatever source can be copied from.

@@ -37,10 +37,11 @@ type LiveProgress struct {
 	Total   int // extents of the device
 	Done    int // of these, copied, compared equal, or known to be clean
 	Copied  int // by this call
+	Same    int // found to be the same by this call, by checksum
 	Bytes   int64
 	Elapsed time.Duration
 	Rate    float64       // bytes copied a second since it began; 0: not known
-	Left    time.Duration // how long the rest will take at that rate; 0: not known
+	Left    time.Duration // how long the rest will take if it goes on like this; 0: not known
 	Err     error         // LiveEnded: nil if the target is active
 }
 
@@ -52,6 +53,7 @@ type liveTeller struct {
 	poked  chan struct{}
 	began  time.Time
 	copied atomic.Int64 // extents
+	same   atomic.Int64
 	bytes  atomic.Int64
 	err    error // written before poked is closed, read after
 }
@@ -74,6 +76,15 @@ func (t *liveTeller) did(bytes uint64) {
 	}
 	t.copied.Inc()
 	t.bytes.Add(int64(bytes))
+	t.poke()
+}
+
+// found tells that an extent was found to be the same.
+func (t *liveTeller) found() {
+	if t == nil {
+		return
+	}
+	t.same.Inc()
 	t.poke()
 }
 
@@ -113,7 +124,7 @@ func (t *liveTeller) run(p LiveProgress) {
 
 // measure brings p up to date; false: the ticket has ended, and what it says of extents stays as it was.
 func (t *liveTeller) measure(p *LiveProgress) bool {
-	p.Copied, p.Bytes, p.Elapsed = int(t.copied.Load()), t.bytes.Load(), time.Since(t.began)
+	p.Copied, p.Same, p.Bytes, p.Elapsed = int(t.copied.Load()), int(t.same.Load()), t.bytes.Load(), time.Since(t.began)
 	p.Rate = 0
 	if p.Elapsed > 0 {
 		p.Rate = float64(p.Bytes) / p.Elapsed.Seconds()
@@ -123,8 +134,8 @@ func (t *liveTeller) measure(p *LiveProgress) bool {
 		return false
 	}
 	p.Total, p.Done, p.Left = e.Total, e.Total-e.Left(), 0
-	if p.Rate > 0 {
-		p.Left = time.Duration(float64(e.Left()) * float64(e.Bytes) / p.Rate * float64(time.Second))
+	if did := p.Copied + p.Same; did > 0 {
+		p.Left = time.Duration(float64(e.Left()) / float64(did) * float64(p.Elapsed))
 	}
 	return true
 }

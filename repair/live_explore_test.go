@@ -273,5 +273,6 @@ func TestExploreLive(t *testing.T) {
 	exploreAll(t, []lNamed{
 		{"tracker orders", lScenario(jobtracker.TrackerOrders, LiveOptions{Parallel: 1})},
 		{"replica orders", lScenario(jobtracker.ReplicaOrders, LiveOptions{Parallel: 1})},
+		{"by checksum", lScenario(jobtracker.TrackerOrders, LiveOptions{Parallel: 1, Checksum: true})},
 	}, append(lAdversaries, jobtest.Adversaries...)...)
 }

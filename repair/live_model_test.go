@@ -19,7 +19,8 @@ const (
 // io is a job's payload.
 type mIO struct {
 	value uint32
-	data  []uint32 // of a copy
+	same  bool     // what a comparison has found
+	data  []uint32 // of a copy; of a comparison its own checksum
 }
 
 // mWrite is a write to one block, in the order of submission.
@@ -218,8 +219,10 @@ func (w *mWorld) execute(n *mNode) bool {
 		}
 	}
 	switch {
-	case d.Half == jobtracker.HalfRead:
+	case d.Half == jobtracker.HalfRead || d.Half == jobtracker.HalfSum:
 		d.Payload.data = append([]uint32(nil), n.data[d.Start:d.Start+d.Blocks]...)
+	case d.Half == jobtracker.HalfCompare:
+		d.Payload.same = slices.Equal(d.Payload.data, n.data[d.Start:d.Start+d.Blocks])
 	case d.Kind == jobtracker.Flush:
 		n.disk = n.data
 	}
@@ -240,7 +243,7 @@ func (w *mWorld) deliver(r int) bool {
 		w.cut(r, false)
 		return true
 	}
-	res := jobtracker.Result{}
+	res := jobtracker.Result{Same: d.Half == jobtracker.HalfCompare && d.Payload.same}
 	if n.fails {
 		n.fails, res.Err = false, errTest
 	} else if d.Number != 0 {
@@ -391,7 +394,10 @@ func (w *mWorld) repair(r int) {
 		if err == nil && !ok {
 			e, ok, err = n.ticket.Next(0)
 		}
-		if source := w.voter(); ok && err == nil && source >= 0 {
+		if source := w.voter(); ok && err == nil && source >= 0 && w.draw(2) == 0 {
+			_, err := n.ticket.Compare(source, e.Index, &mIO{})
+			must(err)
+		} else if ok && err == nil && source >= 0 {
 			j, err := n.ticket.Copy(source, e.Start, e.Blocks, &mIO{})
 			must(err)
 			w.newest[e.Index] = j.ID()

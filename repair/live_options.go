@@ -44,7 +44,12 @@ type LiveOptions struct {
 	// Meta, if set, is asked first, and what replicas remember alike is left out. Without it everything is copied that the
 	// tracker does not know to be clean.
 	Meta Meta
-	// Parallel is how many extents are copied at once. Each holds an extent's data. Zero: 4.
+	// Checksum has each extent that is left after that compared with a source before it is copied, see
+	// [jobtracker.Repair.Compare]: what holds the same is not copied, also where the target has missed a change, or may have
+	// lost it. It pays where extents mostly hold the same and data is dearer to move than to read; the driver must know
+	// [jobtracker.HalfSum] and [jobtracker.HalfCompare]. One that answers to the latter without Result.Same has all copied.
+	Checksum bool
+	// Parallel is how many extents are compared or copied at once. Each holds an extent's data. Zero: 4.
 	Parallel int
 	// BytesPerSecond is how fast extents are begun at most, measured in what they hold. Zero: as fast as it goes.
 	BytesPerSecond int64

@@ -247,22 +247,36 @@ func (l *Life) performLocked(q *request, res *jobtracker.Result) {
 	case jobtracker.Zero, jobtracker.Trim:
 		l.writeLocked(d, func(uint64) uint64 { return 0 })
 	case jobtracker.Copy:
-		if d.Half == jobtracker.HalfRead {
-			p.setCopied(l.disk.read(d.Start, d.Blocks))
-			return
-		}
-		data := p.getCopied()
-		if uint64(len(data)) != d.Blocks {
-			l.r.violate("job %d (copy) writes before it was read", d.ID)
-			return
-		}
-		l.writeLocked(d, func(i uint64) uint64 { return data[i] })
+		l.copyLocked(d, res)
 	case jobtracker.Flush:
 		l.disk.sync(d.Generation, d.Number)
 		l.passLocked(d.ID)
 	case jobtracker.Barrier:
 		l.passLocked(d.ID)
 	}
+}
+
+// copyLocked does a half of a copy or a comparison.
+//
+// +checklocks:l.r.mu
+func (l *Life) copyLocked(d *jobtracker.Dispatch[*Payload], res *jobtracker.Result) {
+	p := d.Payload
+	switch d.Half {
+	case jobtracker.HalfRead, jobtracker.HalfSum: // what is kept is its own checksum
+		p.setCopied(l.disk.read(d.Start, d.Blocks))
+		return
+	case jobtracker.HalfNone, jobtracker.HalfWrite, jobtracker.HalfCompare:
+	}
+	data := p.getCopied()
+	if uint64(len(data)) != d.Blocks {
+		l.r.violate("job %d (copy, %v) came before its source has answered", d.ID, d.Half)
+		return
+	}
+	if d.Half == jobtracker.HalfCompare {
+		res.Same = slices.Equal(data, l.disk.read(d.Start, d.Blocks))
+		return
+	}
+	l.writeLocked(d, func(i uint64) uint64 { return data[i] })
 }
 
 // writeLocked writes the job's blocks and checks the order in which it reaches them.

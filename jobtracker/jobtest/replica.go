@@ -262,6 +262,11 @@ func (r *Replica) FailKind(kind jobtracker.Kind, err error) {
 	r.fail(-1, err, func(d *jobtracker.Dispatch[*Payload]) bool { return d.Kind == kind })
 }
 
+// FailHalf has the replica fail all such halves of copies and comparisons until Heal.
+func (r *Replica) FailHalf(half jobtracker.Half, err error) {
+	r.fail(-1, err, func(d *jobtracker.Dispatch[*Payload]) bool { return d.Half == half })
+}
+
 func (r *Replica) fail(n int, err error, matches func(*jobtracker.Dispatch[*Payload]) bool) {
 	if err == nil {
 		err = ErrScripted
