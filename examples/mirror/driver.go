@@ -212,8 +212,8 @@ func (d *driver) introduce(l *link) (*jobtracker.Conn[*request], error) {
 	switch {
 	case l.meta != nil:
 		hello = l.meta.hello()
-	case !d.m.create:
-		hello = jobtracker.Hello{} // blank, of no identity
+	case !d.m.create || d.current() != nil:
+		hello = jobtracker.Hello{} // blank, of no identity; when a device is made, each is blank once
 	}
 	return d.m.tracker.Connect(d.index, hello)
 }
