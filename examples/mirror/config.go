@@ -39,6 +39,7 @@ type config struct {
 	verbose      bool
 	given        map[string]bool // flags that were given
 
+	screen    *screen                // nil: none
 	onEvent   func(jobtracker.Event) // for tests; called in order, must not block
 	onResolve func()
 	onRepair  func(repair.LiveProgress)

@@ -100,16 +100,15 @@ func (m *mirror) distinct(ctx context.Context, links []*link) error {
 
 // zero makes the device's part of a replica read as zeros, durably.
 func (d *driver) zero(ctx context.Context, l *link, size int64) error {
-	told := time.Now()
+	g := d.gauge("zeroing", "MiB", size>>20)
+	defer g.end()
 	for off := int64(0); off < size; {
 		n := min(maxRequest, size-off)
 		if err := d.ask(ctx, l, nbd.CmdWriteZeroes, off, n, nil); err != nil {
 			return fmt.Errorf("zeroing it: %w", err)
 		}
-		if off += n; time.Since(told) >= tellEvery {
-			told = time.Now()
-			d.tell("%d of %d MiB are zeroed", off>>20, size>>20)
-		}
+		off += n
+		g.set(off>>20, "")
 	}
 	return d.ask(ctx, l, nbd.CmdFlush, 0, 0, nil)
 }

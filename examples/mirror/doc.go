@@ -24,7 +24,8 @@
 // are pure. serve.go starts and stops all of it; create.go makes a new device on servers; reconcile.go makes replicas
 // equal at the start, through repair.Reconcile, and plan.go says what that would do; repair.go drives the repair of a
 // replica, through repair.Live and the jobs of the tracker; replace.go puts another device in a replica's place. control.go
-// is the endpoint for that and for the state of it all (report.go), command.go the commands that ask it.
+// is the endpoint for that and for the state of it all (report.go), command.go the commands that ask it. screen.go has
+// the status line and the bars of a terminal.
 //
 // # Concurrency
 //

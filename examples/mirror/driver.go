@@ -259,6 +259,12 @@ func (d *driver) complains(err error) bool {
 	return was != d.complain
 }
 
+// gauge shows how something goes that takes long on the replica.
+func (d *driver) gauge(what, unit string, total int64) *gauge {
+	name := fmt.Sprintf("replica %d: %s", d.index, what)
+	return d.m.cfg.screen.gauge(name, unit, total, func(text string) { d.tell("%s: %s", what, text) })
+}
+
 func (d *driver) tell(format string, args ...any) {
 	d.m.log.Printf("replica %d (%s): %s", d.index, d.name(), fmt.Sprintf(format, args...))
 }

@@ -40,13 +40,17 @@ func run(args []string, out, errOut io.Writer) int {
 		_, _ = fmt.Fprintf(errOut, "mirror: %v\nmirror -h says more\n", err)
 		return exitUsage
 	}
-	logger := log.New(out, "mirror: ", 0)
+	if (cfg.plan == "" || cfg.demo) && cli.IsTerminal(errOut) {
+		cfg.screen = newScreen(errOut)
+		defer cfg.screen.end()
+	}
+	logger := log.New(cfg.screen.above(errOut, out), "mirror: ", 0)
 	if cfg.plan == planJSON {
 		logger.SetOutput(errOut)
 	}
 	debug := slog.New(slog.DiscardHandler)
 	if cfg.verbose {
-		debug = slog.New(slog.NewTextHandler(errOut, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		debug = slog.New(slog.NewTextHandler(cfg.screen.above(errOut, errOut), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -58,6 +62,7 @@ func run(args []string, out, errOut io.Writer) int {
 	default:
 		err = serve(ctx, stop, cfg, logger, debug, errOut)
 	}
+	cfg.screen.end()
 	switch {
 	case errors.Is(err, errReconcile):
 		_, _ = fmt.Fprintf(errOut, "mirror: cannot start: %v\n", err)
@@ -102,7 +107,7 @@ func serve(ctx context.Context, again context.CancelFunc, cfg config, logger *lo
 	hush := m.control(controlled)
 	showing, hide := context.WithCancel(ctx)
 	m.running.Go(func() {
-		m.status(showing, errOut, cli.IsTerminal(errOut))
+		m.status(showing, errOut)
 	})
 	err = m.until(ctx)
 	hide()

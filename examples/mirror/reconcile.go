@@ -32,6 +32,7 @@ func (m *mirror) reconcile(ctx context.Context, deadline time.Time) error {
 			deadline, waiting = time.Time{}, false
 			return r.planned(p)
 		}})
+		r.over()
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -139,6 +140,7 @@ type reconciler struct {
 	total    int // extents to copy
 	copied   atomic.Int64
 	bytes    atomic.Int64
+	gauge    *gauge
 }
 
 func newReconciler(m *mirror) *reconciler {
@@ -158,7 +160,17 @@ func (r *reconciler) planned(p repair.Plan) error {
 	for line := range strings.Lines(p.String()) {
 		r.m.log.Printf("reconcile: %s", strings.TrimSuffix(line, "\n"))
 	}
+	r.gauge = r.m.cfg.screen.gauge("reconcile: copied", "extents", int64(r.total), func(text string) {
+		r.m.log.Printf("reconcile: copied %s", text)
+	})
 	return nil
+}
+
+// over ends the attempt.
+func (r *reconciler) over() {
+	if r.gauge != nil {
+		r.gauge.end()
+	}
 }
 
 func (r *reconciler) tell() {
@@ -196,7 +208,10 @@ func (r *reconciler) Copy(ctx context.Context, source, target, extent int) error
 		off += int64(len(piece))
 		r.bytes.Add(int64(len(piece)))
 	}
-	r.copied.Add(1)
+	n := r.copied.Add(1)
+	rate := float64(r.bytes.Load()) / time.Since(r.began).Seconds()
+	left := time.Duration(float64(r.total-int(n)) * float64(g.extent) / rate * float64(time.Second))
+	r.gauge.set(n, pace(rate, left))
 	return nil
 }
 

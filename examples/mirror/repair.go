@@ -14,7 +14,7 @@ func (s *session) repair() {
 	ctx := s.conn.Context()
 	for pause := firstPause; ; pause = min(2*pause, longPause) {
 		err := repair.Live(ctx, s.d.m.tracker, s.d.index, newCopy, repair.LiveOptions{
-			Meta: s.d.m, BytesPerSecond: s.d.m.cfg.repairRate, OnProgress: s.progress,
+			Meta: s.d.m, BytesPerSecond: s.d.m.cfg.repairRate, OnProgress: s.progress(),
 		})
 		if err == nil || ctx.Err() != nil || errors.Is(err, jobtracker.ErrPhase) {
 			return
@@ -26,22 +26,39 @@ func (s *session) repair() {
 	}
 }
 
-// progress notes how a repair goes, and tells of its beginning and its end.
-func (s *session) progress(p repair.LiveProgress) {
-	s.mu.Lock()
-	if s.repairing = &p; p.Kind == repair.LiveEnded {
-		s.repairing = nil
+// progress is what is told how one repair goes: it shows it, and tells of its beginning and its end.
+func (s *session) progress() func(repair.LiveProgress) {
+	var now *repair.LiveProgress
+	var g *gauge
+	return func(p repair.LiveProgress) {
+		if p.Kind == repair.LiveStarted {
+			s.d.tell("its repair begins: %d of %d extents are not known to be clean", p.Total-p.Done, p.Total)
+			g = s.d.gauge("repair", "extents", int64(p.Total))
+		}
+		s.mu.Lock()
+		was := now
+		if now = &p; p.Kind != repair.LiveEnded {
+			s.repairing = now
+		} else if s.repairing == was { // else there is another one by now
+			s.repairing = nil
+		}
+		s.mu.Unlock()
+		g.set(int64(p.Done), pace(p.Rate, p.Left))
+		if p.Kind == repair.LiveEnded {
+			g.end()
+			s.repaired(&p)
+		}
+		if s.d.m.cfg.onRepair != nil {
+			s.d.m.cfg.onRepair(p)
+		}
 	}
-	s.mu.Unlock()
-	if s.d.m.cfg.onRepair != nil {
-		s.d.m.cfg.onRepair(p)
-	}
-	switch {
-	case p.Kind == repair.LiveStarted:
-		s.d.tell("its repair begins: %d of %d extents are not known to be clean", p.Total-p.Done, p.Total)
-	case p.Kind == repair.LiveEnded && p.Err == nil:
+}
+
+// repaired tells how a repair has ended.
+func (s *session) repaired(p *repair.LiveProgress) {
+	if p.Err == nil {
 		s.d.tell("it is repaired: %d extents copied, %d bytes in %v", p.Copied, p.Bytes, p.Elapsed.Round(1e6))
-	case p.Kind == repair.LiveEnded:
+	} else {
 		s.d.tell("its repair has ended with %d of %d extents done: %v", p.Done, p.Total, p.Err)
 	}
 }

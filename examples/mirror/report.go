@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/staleproof/staleproof/jobtracker"
 )
@@ -88,14 +89,8 @@ func (r *replicaReport) how() string {
 		return r.Trouble
 	}
 	p := r.Repair
-	text := fmt.Sprintf("%d of %d extents are clean, %d bytes copied", p.Done, p.Total, p.Bytes)
-	if p.Rate > 0 {
-		text += fmt.Sprintf(", %.1f MB/s", p.Rate/1e6)
-	}
-	if p.Left > 0 {
-		text += fmt.Sprintf(", %.0f s left", p.Left)
-	}
-	return text
+	left := time.Duration(p.Left * float64(time.Second))
+	return fmt.Sprintf("%d of %d extents are clean, %d bytes copied%s", p.Done, p.Total, p.Bytes, pace(p.Rate, left))
 }
 
 // repairReport is how the replica's repair goes; nil for none.

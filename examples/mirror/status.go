@@ -11,10 +11,7 @@ import (
 	"github.com/staleproof/staleproof/jobtracker"
 )
 
-const (
-	statusOnTerminal = time.Second
-	statusElsewhere  = 10 * time.Second
-)
+const statusEvery = 10 * time.Second
 
 // event is the tracker's OnEvent: it tells people of each change, and what it means.
 func (m *mirror) event(e jobtracker.Event) {
@@ -105,18 +102,19 @@ func orphans(s *jobtracker.Stats) string {
 	return strings.Join(parts, ", ")
 }
 
-// status writes the status now and then until ctx ends. On a terminal each line takes the place of the one before.
-func (m *mirror) status(ctx context.Context, out io.Writer, terminal bool) {
-	every, format := statusElsewhere, "%s\n"
-	if terminal {
-		every, format = statusOnTerminal, "\r%s\x1b[K"
+// status shows the status until ctx ends: at the bottom of a terminal, elsewhere a line now and then.
+func (m *mirror) status(ctx context.Context, out io.Writer) {
+	if off, ok := m.cfg.screen.status(m.statusLine); ok {
+		defer off()
+		<-ctx.Done()
+		return
 	}
-	t := time.NewTicker(every)
+	t := time.NewTicker(statusEvery)
 	defer t.Stop()
 	for {
 		select {
 		case <-t.C:
-			_, _ = fmt.Fprintf(out, format, m.statusLine())
+			_, _ = fmt.Fprintln(out, m.statusLine())
 		case <-ctx.Done():
 			return
 		}
