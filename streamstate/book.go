@@ -17,7 +17,6 @@ type record struct {
 	held held
 
 	book   *common
-	parts  int   // how many partitions there are
 	owner  owner // the *entry[P] that the record is part of
 	key    *Key
 	serial uint64 // the order in which two records are locked

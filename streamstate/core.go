@@ -29,15 +29,16 @@ type core struct {
 	maxTerm   uint64       // the highest term seen in this session
 	claimants [4]*claimant // the latest ones, each at its turn; nil if there were none
 	turn      uint8        // of the next claimant that is not known
-	home      home         // where the claims of the session belong; the gate's
 	received  Timestamp    // as of the last look; dirty says what has changed
-	fx        effects
 
 	*cold
 }
 
 // cold is what only the rarer calls look at. It lies apart, so that what is often looked at of many keys lies together.
 type cold struct {
+	fx   effects
+	home home // where the claims of the session belong; the gate's
+
 	key   *Key
 	id    SessionID
 	cause *ending // why the session ended, if it has

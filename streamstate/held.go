@@ -10,13 +10,13 @@ import (
 // held is what a record's lock guards. To have a pointer to it is to be in the hold that it was handed out for.
 type held struct {
 	core
-	r    *record
 	life **ending // the present session's, which its handle points at too
 	*aside
 }
 
 // aside is to the gate what cold is to the core.
 type aside struct {
+	r      *record
 	calls  callbacks.Queue[Event]
 	seq    uint64      // of the last event
 	any    listeners   // woken by every change; see await

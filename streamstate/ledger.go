@@ -148,8 +148,8 @@ func (k *core) known(b *Begin) *claimant {
 	if b.MustRollBack {
 		return nil
 	}
-	for _, c := range k.claimants {
-		if c != nil && c.term == b.Term && c.owner == b.Owner {
+	for i := range k.claimants {
+		if c := k.claimants[i]; c != nil && c.term == b.Term && c.owner == b.Owner {
 			return c
 		}
 	}

@@ -25,6 +25,7 @@ func TestSizes(t *testing.T) {
 	require.Equal(t, 72, int(unsafe.Sizeof(partition{})))
 	require.Equal(t, 32, int(unsafe.Sizeof(Position{})))
 	require.Equal(t, 24, int(unsafe.Sizeof(Claim[*int]{})))
+	require.Equal(t, 320, int(unsafe.Sizeof(entry[*int]{})))
 	require.LessOrEqual(t, int(unsafe.Sizeof(StaleError{})), 64)
 	require.LessOrEqual(t, int(unsafe.Sizeof(PartitionError{})), 64)
 }

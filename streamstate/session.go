@@ -13,7 +13,9 @@ type Book[P any] struct{ c *common }
 // NewBook makes an empty book.
 func NewBook[P any](o Options) *Book[P] { return &Book[P]{newCommon(o)} }
 
-// entry is a record with its payload. Two entries that lie side by side share no line that is written.
+// entry is a record with its payload. It has 320 bytes if the payload is a pointer: whole lines, so that two entries that lie
+// side by side share none, and an odd number of them, so that the lines of many locks do not fall upon the same few places of
+// a cache.
 type entry[P any] struct {
 	session *Session[P]
 	pending P          // what a transaction has set
@@ -23,7 +25,6 @@ type entry[P any] struct {
 	first   Session[P] // the first one's handle, all but its life in the line of the lock: see TestLines
 	payload P
 	record
-	_ [48]byte
 }
 
 // Session is one life of a key: a token, checked in the hold in which the state is used. It ends when it is stopped or
@@ -46,7 +47,6 @@ func (b *Book[P]) Open(key Key, o OpenOptions[P]) (*Session[P], error) {
 	}
 	e := &entry[P]{payload: o.Payload}
 	e.book, e.gap, e.owner, e.serial = b.c, b.c.opts.Gap, e, b.c.serials.Inc()
-	e.parts = o.Partitions
 	e.key = &key
 	e.first = Session[P]{e: e, n: b.c.sessions.Inc()}
 	s := &e.first
@@ -54,7 +54,7 @@ func (b *Book[P]) Open(key Key, o OpenOptions[P]) (*Session[P], error) {
 		if err := b.c.reg.add(key, &e.record); err != nil {
 			return err
 		}
-		k.core, k.r, k.aside = newCore(&b.c.lim, &key, o.Partitions), &e.record, new(aside)
+		k.core, k.aside = newCore(&b.c.lim, &key, o.Partitions), &aside{r: &e.record}
 		e.begin(k, s)
 		k.open(o.setup(s.n))
 		return nil

@@ -289,10 +289,10 @@ func (s *Session[P]) Timestamp() (Timestamp, error) {
 	if err != nil {
 		return Timestamp{}, err
 	}
-	t, dirty := k.received, k.dirtyChunks()
+	t, dirty, parts := k.received, k.dirtyChunks(), len(k.parts)
 	err = s.e.leave(k, nil)
 	for err == nil && (dirty > 0 || t.v == nil) { // allocate outside the hold, and again should more have changed meanwhile
-		room := newSpare(t.v, s.e.parts, dirty)
+		room := newSpare(t.v, parts, dirty)
 		err = s.e.do(s.token(OpRead), func(k *held) error {
 			if k.fits(room) {
 				t, dirty = k.snapshot(room), 0
