@@ -95,7 +95,8 @@ func (c *core) endAgreement(cause error) {
 	c.todo |= todoPhase
 }
 
-// departed looks at a replica whose state has changed: a participant that goes ends the reconciliation, which starts again as a whole.
+// departed looks at a replica whose state has changed: a participant that goes ends the reconciliation, which starts again
+// as a whole.
 func (c *core) departed(r int, cause error) {
 	if c.agree.members>>r&1 == 0 || c.reps[r].state.Phase == Fresh {
 		return

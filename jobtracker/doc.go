@@ -16,9 +16,9 @@
 // # What it promises
 //
 //   - A late completion never does harm. What cannot be applied comes back as an *[OrphanError] with the exact reason,
-//     whatever its age, in constant memory, and changes nothing but a count (CR 1121, CR 1290).
+//     whatever its age, in constant memory, and changes nothing but a count (issues 1121 and 1290 of oxidecomputer/crucible).
 //   - A [Conn] is a token: it is checked in the same lock hold in which the state is used, and dies when the connection
-//     ends, not when the next one begins (CR 1155). A peer that is not [Conn.Quiesced] cannot be followed by another.
+//     ends, not when the next one begins (issue 1155 there). A peer that is not [Conn.Quiesced] cannot be followed by another.
 //   - Nothing changes on error. After a non-nil error the state is as it was: [Tracker.Fingerprint] is the same.
 //   - No panic from the outside: nothing that a peer, a late message, a second call or an ended context can do panics.
 //   - Ending resolves everything: each job, waiter and ticket, once, with a typed cause.
@@ -35,6 +35,8 @@
 // write for the reads since, else for the last write; flush and barrier for everything, everything for them. On each
 // replica a dependency that is terminal there is replaced by its own dependencies, transitively, so that no skip lets a
 // later write overtake an earlier one. See [Order] for who keeps it.
+//
+// Ids such as J30 or R24 in these docs name faults, each with what must come of it and a test: docs/SCENARIOS.md lists them.
 //
 // # Concurrency
 //

@@ -27,7 +27,7 @@ func (s ExtentState) String() string { return nameOf(extentNames[:], int(s), "ex
 type extentEvent uint8
 
 const (
-	extentMissed    extentEvent = iota // a change was written off or has failed here, or may be lost; or it was compared, and differs
+	extentMissed    extentEvent = iota // a change was written off or has failed here, or may be lost; or it was found to differ
 	extentUnflushed                    // a change was done here and retired, and no flush done here vouches for it
 	extentAsked                        // a copy or a comparison was admitted
 	extentFilled                       // its write is done here, or it holds the same; and its source still votes

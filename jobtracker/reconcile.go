@@ -83,7 +83,8 @@ func (r *Reconciliation[P]) Context() context.Context { return r.ctx }
 // Ended resolves when the reconciliation ends: nil when the activation has begun with it, else with an *[EndedError].
 func (r *Reconciliation[P]) Ended() *Handle { return r.ended }
 
-// Done says that all participants hold the same, have flushed it, and remember the Version. The activation begins with them. [ErrSuperseded] when the reconciliation has ended (R16).
+// Done says that all participants hold the same, have flushed it, and remember the Version. The activation begins with
+// them. [ErrSuperseded] when the reconciliation has ended (R16).
 func (r *Reconciliation[P]) Done() error {
 	return r.t.do(nil, asking{}, func(k *core) error { return k.agreed(r.ticket) })
 }

@@ -23,7 +23,7 @@ const (
 	Trim                    // discards blocks; ordered and acknowledged like Write
 	Flush                   // makes everything before it durable
 	Barrier                 // orders everything before it before everything after it, without durability
-	Copy                    // reads blocks from one replica and writes them to another; made by [Repair.Copy]; or compares, made by [Repair.Compare]
+	Copy                    // reads blocks from one replica and writes them to another; or compares: [Repair.Copy], [Repair.Compare]
 
 	numKinds = iota + 1
 )

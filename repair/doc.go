@@ -5,13 +5,25 @@
 //		err := repair.Stream(ctx, s, source, repair.StreamOptions{})
 //		due, ok := errors.AsType[*repair.RecoveryDueError](err)
 //		if !ok {
-//			return err                               // the session has ended, or ctx
+//			return err // the session has ended, or ctx
 //		}
-//		_ = s.Stop(due).Wait(ctx)                    // resolves when no flush runs any more, with the cause
+//		if err := s.Stop(due).Wait(ctx); err != nil { // nil: it is stopped, and no flush runs any more
+//			return err
+//		}
 //		s, err = book.Reopen(s, streamstate.ReopenOptions[*index]{Carry: carry, Pending: true})
-//		at, err := s.Timestamp()                     // where the next session begins
-//		err = rollBack(at)                           // the data, to there
-//		err = s.Opened()
+//		if err != nil {
+//			return err
+//		}
+//		at, err := s.Timestamp() // where the next session begins
+//		if err == nil {
+//			err = rollBack(at) // the data, to there
+//		}
+//		if err == nil {
+//			err = s.Opened()
+//		}
+//		if err != nil {
+//			return errors.Join(err, s.OpenFailed(err)) // not Active: nothing is accepted for data that is not rolled back
+//		}
 //	}
 //
 // A flush may be done, and a partition given up, between the error and Stop. So it is the next session that says how far the
@@ -31,6 +43,8 @@
 //     run at all.
 //   - What can never succeed is tried a bounded number of times, with pauses that grow and are jittered.
 //   - Who is told of it cannot hold it up.
+//
+// Ids such as R16 in these docs name faults, each with what must come of it and a test: docs/SCENARIOS.md lists them.
 //
 // # Concurrency
 //

@@ -12,9 +12,10 @@ import (
 )
 
 // Live brings back a replica that is repair-ready, while the device goes on. From its start the target gets every change, but
-// no read and no vote; its extents are compared, by what replicas remember of them if there is [LiveOptions].Meta, by checksum
-// with [LiveOptions].Checksum, and what is left is copied, each extent as one job in the order. At last the target itself flushes, and remembers the activation's generation and that flush's number
-// with it; then it is active and Live returns nil.
+// no read and no vote; its extents are compared, by what replicas remember of them if there is [LiveOptions].Meta, by
+// checksum with [LiveOptions].Checksum, and what is left is copied, each extent as one job in the order. At last the target
+// itself flushes, and remembers the activation's generation and that flush's number with it; then it is active and Live
+// returns nil.
 //
 // What is done and what is left stands in the tracker, so a Live that ends in any way leaves nothing to undo, and the
 // next one for the same replica goes on where it ended: it copies again only what no flush of the target has made
@@ -32,7 +33,9 @@ import (
 //
 // How long a copy may take is not Live's to say: it is a job, and a replica that owes answers for longer than
 // [jobtracker.Config].ReplyTimeout loses its connection.
-func Live[P any](ctx context.Context, tr *jobtracker.Tracker[P], target int, payload func(jobtracker.Extent) P, o LiveOptions) error {
+func Live[P any](
+	ctx context.Context, tr *jobtracker.Tracker[P], target int, payload func(jobtracker.Extent) P, o LiveOptions,
+) error {
 	if err := o.setDefaults(); err != nil {
 		return err
 	}

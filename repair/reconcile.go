@@ -129,7 +129,8 @@ func NewPlan(replicas int, ps []jobtracker.Participant, metas map[int][]ExtentMe
 	for _, r := range ps {
 		have := metas[r.Replica]
 		if len(have) != len(want) {
-			return Plan{}, fmt.Errorf("%w: replica %d remembers %d extents, replica %d %d", ErrMeta, r.Replica, len(have), p.Source, len(want))
+			return Plan{}, fmt.Errorf("%w: replica %d remembers %d extents, replica %d %d",
+				ErrMeta, r.Replica, len(have), p.Source, len(want))
 		}
 		pr := PlanReplica{Replica: r.Replica, Generation: r.Generation, Flush: r.Flush, Blank: r.Blank, dirty: make([]bool, len(have))}
 		for i, m := range have {
@@ -156,8 +157,8 @@ type ReconcileOptions struct {
 // Reconcile makes the replicas equal that have connected to an activation which cannot begin because their contents may
 // differ, and has it begin with them. It compares what they remember, and then, in this order: has each target remember what
 // is about to be copied to it as dirty; copies; has every participant flush; has every participant remember a version that
-// no other reconciliation has, each step complete before the next begins. Extents that were dirty on any of them stay dirty on all
-// for the sake of a replica that is not here; if all are here, none is dirty any more.
+// no other reconciliation has, each step complete before the next begins. Extents that were dirty on any of them stay dirty
+// on all for the sake of a replica that is not here; if all are here, none is dirty any more.
 //
 // Whatever interrupts it loses nothing: no participant says that it holds what it does not, and one that was
 // copied to remembers as dirty what was. So it is simply begun again, with whoever is here then. A participant whose

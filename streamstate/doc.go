@@ -4,13 +4,15 @@
 // A [Book] has a record for each [Key]. A [Session] is one life of a key, a [Claim] one life of a partition within it:
 //
 //	book := streamstate.NewBook[*index](streamstate.Options{})
-//	s, err := book.Open(key, streamstate.OpenOptions[*index]{Partitions: 12, Wanted: streamstate.None, Restart: at, Payload: ix})
+//	s, err := book.Open(key, streamstate.OpenOptions[*index]{
+//		Partitions: 12, Wanted: streamstate.None, Restart: at, Payload: ix,
+//	})
 //
-//	s.Want(p)                                                     // assigned
+//	err = s.Want(p) // assigned
 //	c, err := s.Begin(p, streamstate.Begin{Owner: "me", Term: generation, From: from})
-//	err = c.Apply(next, func(tx streamstate.Tx[*index]) error { … })  // checked, applied and advanced in one hold
+//	err = c.Apply(next, func(tx streamstate.Tx[*index]) error { … }) // checked, applied and advanced in one hold
 //	err = s.Flush(ctx, func(ctx context.Context, t streamstate.Timestamp) error { … })
-//	err = s.Unwant(p).Wait(ctx)                                   // revoked
+//	err = s.Unwant(p).Wait(ctx) // revoked
 //	err = s.Drop().Wait(ctx)
 //
 // # What it promises
@@ -25,9 +27,11 @@
 //   - No panic from the outside: nothing that a peer, a late message, a second call or an ended context can do panics.
 //   - Ending resolves everything that hangs on it, once, with a typed cause.
 //   - What is refused for now is kept as state, and looked at again after every change that could unblock it.
-//   - A key takes about 72 bytes for each partition, 24 for each claim (allocated by 42), and 32 for each
+//   - A key takes about 72 bytes for each partition, 24 for each claim (made 42 at a time), and 32 for each
 //     position in a [Timestamp] that is kept and differs from the others; one alone keeps at most three times its own
 //     positions. At most MaxEvents events of a key wait to be told, and a call keeps no more until its end.
+//
+// Ids such as S01 or S42 in these docs name faults, each with what must come of it and a test: docs/SCENARIOS.md lists them.
 //
 // # Concurrency
 //

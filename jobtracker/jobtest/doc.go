@@ -1,6 +1,7 @@
 // Package jobtest has what tests of code around a [jobtracker.Tracker] need: scripted replicas with contents that can be
 // compared, a [Cluster] of them on one tracker, and a gap explorer, [Explore], which lets an adversary go first at every
-// acquisition of the tracker's lock; [ExploreInTurns] does so with code that has goroutines of its own. It is to jobtracker what net/http/httptest is to net/http.
+// acquisition of the tracker's lock; [ExploreInTurns] does so with code that has goroutines of its own. It is to
+// jobtracker what net/http/httptest is to net/http.
 //
 //	c := jobtest.New(t, jobtracker.Config[*jobtest.Payload]{Replicas: 3})
 //	c.Replica(1).HoldReplies()

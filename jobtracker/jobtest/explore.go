@@ -34,7 +34,8 @@ type Report = explore.Report
 //   - no id was used twice, and no callback lost, repeated or out of order;
 //   - what the scenario itself requires, and promises by [Trial.Promise].
 //
-// With no adversaries given, it is all [Adversaries]. The scenario must tolerate typed refusals. It works on the user's own code as well: see [Trial.Watch] and [Trial.Gap].
+// With no adversaries given, it is all [Adversaries]. The scenario must tolerate typed refusals. It works on the user's own
+// code as well: see [Trial.Watch] and [Trial.Gap].
 func Explore(t *testing.T, scenario func(x *Trial), adversaries ...Adversary) Report {
 	t.Helper()
 	if len(adversaries) == 0 {
