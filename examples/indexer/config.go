@@ -31,8 +31,9 @@ type config struct {
 	verbose        bool
 	given          map[string]bool
 
-	settle   time.Duration // how long a lookup waits for partitions that nobody has at the moment
-	peerWait time.Duration // and for one answer of another instance, or of the brokers
+	settle     time.Duration // how long a lookup waits for partitions that nobody has at the moment
+	watchEvery time.Duration // how often the brokers are asked where the logs begin and end
+	peerWait   time.Duration // and for one answer of another instance, or of the brokers
 
 	// These are for tests.
 	beforeApply func(*parcel)        // before a worker hands in what it has decoded
@@ -73,7 +74,7 @@ const (
 
 // parse reads the command line. The error is flag.ErrHelp, told already, or says what is wrong.
 func parse(args []string, out io.Writer) (config, error) {
-	c := config{indexes: make(map[string][]string), settle: settleWait, peerWait: peerWait}
+	c := config{indexes: make(map[string][]string), settle: settleWait, peerWait: peerWait, watchEvery: watchEvery}
 	f := flag.NewFlagSet("indexer", flag.ContinueOnError)
 	f.SetOutput(out)
 	f.Usage = func() {

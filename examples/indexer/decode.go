@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -79,6 +80,9 @@ func decode(records []*kgo.Record, fields []string) (*batch, odd) {
 	}
 	return b, o
 }
+
+// noEpoch is the branch of a position that no record has come before.
+const noEpoch = math.MaxUint64
 
 // positionAfter is where a partition goes on after a record. The leader epoch of the record is the branch.
 func positionAfter(r *kgo.Record) streamstate.Position {

@@ -404,7 +404,7 @@ func (s *show) restart() error {
 	}
 	resumed, saved := 0, uint64(0)
 	for _, p := range v.Partitions {
-		if p.From > 0 {
+		if p.From > uint64(s.deleted[p.Topic][p.Partition]) {
 			resumed++
 			saved += p.From
 		}

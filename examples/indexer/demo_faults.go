@@ -152,7 +152,7 @@ func (s *show) deleteUnread() error {
 	anew := func(now seen) bool {
 		for _, v := range now.views {
 			for _, part := range v.Partitions {
-				if part.Topic == g.name && part.Partition == p && part.From == 0 && part.Next > uint64(point) {
+				if part.Topic == g.name && part.Partition == p && part.From == uint64(point) && part.Next > part.From {
 					return now.since(before, g.name)["resubscribe"] > 0
 				}
 			}

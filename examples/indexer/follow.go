@@ -74,11 +74,8 @@ func (n *node) deal(fetches kgo.Fetches, sick map[string]bool) (queued int) {
 				n.foreign += len(fp.Records)
 			default:
 				f := t.follows[fp.Partition]
-				if first := uint64(max(fp.LogStartOffset, 0)); first > f.polled && !f.fresh {
-					n.log.Printf("%s/%d: records from %d to %d were deleted before they were read; it is indexed anew", ft.Topic, fp.Partition, f.polled, first)
-					n.cutLocked(ft.Topic, fp.Partition)
-				}
-				f.end, f.polled, f.fresh = max(f.end, uint64(max(fp.LastStableOffset, 0))), uint64(fp.Records[len(fp.Records)-1].Offset+1), false
+				n.boundsLocked(ft.Topic, fp.Partition, f, bounds{uint64(max(fp.LogStartOffset, 0)), uint64(max(fp.LastStableOffset, 0))})
+				f.polled, f.fresh = uint64(fp.Records[len(fp.Records)-1].Offset+1), false
 				n.queueOf(t, fp.Partition) <- &parcel{f.claim, t, fp.Records}
 				queued += len(fp.Records)
 			}

@@ -260,7 +260,10 @@ func (n *node) startOf(ctx context.Context, t *topic, p int32, logs map[int32]bo
 		if err := n.forget(ctx, t, p); err != nil {
 			return start{}, err
 		}
-		at.from, at.known = streamstate.Position{}, false
+		at.known = false
+	}
+	if !at.known { // what was deleted before is not waited for
+		at.from = streamstate.Position{Next: log.start, Branch: noEpoch}
 	}
 	at.end = max(log.end, at.from.Next)
 	return at, nil
@@ -299,7 +302,7 @@ func (n *node) begin(ctx context.Context, t *topic, p int32, at start, member st
 	if at.known {
 		n.log.Printf("%s/%d: goes on from %v, in generation %d", t.name, p, at.from, generation)
 	} else {
-		n.log.Printf("%s/%d: begins from nothing, in generation %d", t.name, p, generation)
+		n.log.Printf("%s/%d: begins from nothing, at %d, in generation %d", t.name, p, at.from.Next, generation)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -390,6 +393,58 @@ func (n *node) bounds(ctx context.Context, names []string) (map[string]map[int32
 		all[s.Topic][s.Partition] = bounds{uint64(s.Offset), uint64(e.Offset)}
 	})
 	return all, nil
+}
+
+// watch looks at the logs now and then.
+func (n *node) watch() {
+	tick := time.NewTicker(n.cfg.watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if err := n.lookAtLogs(n.living); err != nil {
+				n.slog.Debug("the logs", "err", err)
+			}
+		case <-n.living.Done():
+			return
+		}
+	}
+}
+
+// lookAtLogs asks where the logs that are followed begin and end. A client that waits for records is not told that there are some
+// which it cannot fetch, nor that what it waits for was deleted with all that came after it.
+func (n *node) lookAtLogs(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.peerWait)
+	defer cancel()
+	n.mu.Lock()
+	topics := maps.Clone(n.topics)
+	n.mu.Unlock()
+	logs, err := n.bounds(ctx, slices.Sorted(maps.Keys(topics)))
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for name, t := range topics {
+		if n.topics[name] != t {
+			continue // it has another life
+		}
+		for p, f := range t.follows {
+			n.boundsLocked(name, p, f, logs[name][p])
+		}
+	}
+	return nil
+}
+
+// boundsLocked takes in where a log begins and ends, before anything else of it is dealt.
+//
+// +checklocks:n.mu
+func (n *node) boundsLocked(name string, p int32, f *follow, log bounds) {
+	if log.start > f.polled && !f.fresh && !f.lost {
+		n.log.Printf("%s/%d: records from %d to %d were deleted before they were read; it is indexed anew", name, p, f.polled, log.start)
+		n.cutLocked(name, p)
+	}
+	f.end = max(f.end, log.end)
 }
 
 // startOffsets tells the client where to begin, in place of what the group has committed. A partition that was not begun is

@@ -29,6 +29,7 @@ const (
 	idleWait   = 2 * time.Minute
 	renewAfter = time.Second // between two renewals of one topic
 	tellEvery  = 10 * time.Second
+	watchEvery = 5 * time.Second
 )
 
 type (
@@ -64,7 +65,7 @@ type node struct {
 	kill    context.CancelFunc
 	pollers sync.WaitGroup // poll and renew
 	workers sync.WaitGroup
-	serving sync.WaitGroup // the flusher and the HTTP server
+	serving sync.WaitGroup // the flusher, who watches the logs, and the HTTP server
 	drivers sync.WaitGroup // of repair, one for each session
 
 	restarts chan restarting // for the goroutine that polls
@@ -165,6 +166,7 @@ func startNode(ctx context.Context, cfg config, ln net.Listener, logger *log.Log
 	n.pollers.Go(n.poll)
 	n.pollers.Go(n.renewer)
 	n.serving.Go(n.flusher)
+	n.serving.Go(n.watch)
 	n.http = &http.Server{Handler: n.handler(), ReadHeaderTimeout: askWait, WriteTimeout: sendWait, IdleTimeout: idleWait, ErrorLog: slog.NewLogLogger(debug.Handler(), slog.LevelDebug)}
 	n.serving.Go(func() {
 		if err := n.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {

@@ -294,7 +294,7 @@ func TestDeletedUnread(t *testing.T) {
 	a = p.rig(dir, nil)
 	p.settle(a)
 	p.caughtUp(a)
-	require.Equal(t, []int{0}, a.froms())
+	require.Equal(t, []int{12}, a.froms())
 	p.requireLog(a)
 	var got answer
 	a.get("/v1/lookup?topic=things&field=color&from=a", http.StatusOK, &got)

@@ -181,7 +181,7 @@ func (n *node) restart(f *feed, batch []repair.Restart) error {
 		n.log.Printf("%s/%d: is fetched again from %v, in generation %d", f.t.name, p, b.From, generation)
 		next := b.From.Next
 		n.mu.Lock()
-		f.t.follows[p] = &follow{claim: c, from: old.from, goal: old.goal, end: old.end, polled: next, fresh: next == 0}
+		f.t.follows[p] = &follow{claim: c, from: old.from, goal: old.goal, end: old.end, polled: next, fresh: next == 0 || old.fresh}
 		n.mu.Unlock()
 		if offsets[p] = (kgo.EpochOffset{Epoch: int32(b.From.Branch), Offset: int64(next)}); next == 0 {
 			offsets[p] = kgo.EpochOffset{Epoch: -1}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -149,7 +150,7 @@ func TestDeletedWhileItCannotBeFetched(t *testing.T) {
 	p.caughtUp(a)
 	p.until("it is indexed anew", func() bool {
 		froms := a.froms()
-		return len(froms) == 1 && froms[0] == 0 && a.following()[0] == 23
+		return len(froms) == 1 && froms[0] == 22 && a.following()[0] == 23
 	})
 	p.requireLog(a)
 	require.Positive(t, a.steps()["resubscribe"])
@@ -174,7 +175,7 @@ func TestDeletedWhileItIsWithheld(t *testing.T) {
 	require.Empty(t, a.steps(), "what the client waits out is not repaired")
 	require.NoError(t, p.cluster.DeleteRecords(p.topic.name, 0, 23))
 	end()
-	p.until("it is indexed anew", func() bool { return a.following()[0] == 24 && slices.Equal([]int{0, 20}, a.froms()) })
+	p.until("it is indexed anew", func() bool { return a.following()[0] == 24 && slices.Equal([]int{23, 20}, a.froms()) })
 	p.caughtUp(a)
 	p.requireLog(a)
 	require.Positive(t, a.steps()["resubscribe"])
@@ -197,4 +198,37 @@ func TestClaimThatHasEndedIsNotDecoded(t *testing.T) {
 	require.Empty(t, b.rows)
 	require.Equal(t, odd{}, o)
 	require.ErrorIs(t, q.claim.Apply(b.pos, func(streamstate.Tx[*memtable]) error { return nil }), streamstate.ErrStaleClaim)
+}
+
+// TestAllIsDeletedUnread: nothing comes that would tell of it, but that the log begins behind what is indexed.
+func TestAllIsDeletedUnread(t *testing.T) {
+	p := newPond(t, 1)
+	p.things(20)
+	a := p.rig(t.TempDir(), nil)
+	p.settle(a)
+	p.caughtUp(a)
+	require.NoError(t, a.flushAll(limited(t)))
+	require.NoError(t, a.lookAtLogs(limited(t)))
+	require.Equal(t, []int{0}, a.froms(), "nothing is wrong")
+	former := a.claims()[0]
+	end := withhold(p.cluster, p.topic.name, 0)
+	p.write(0, `answers-a-fetch-in-hand {"color":"red"}`)
+	p.write(0, `thing-1 {"color":"unread"}`, `thing-2 {"color":"unread"}`)
+	require.NoError(t, a.lookAtLogs(limited(t)))
+	require.Positive(t, a.view().Behind, "there is more than can be fetched")
+	require.Same(t, former, a.claims()[0])
+	require.NoError(t, p.cluster.DeleteRecords(p.topic.name, 0, 23))
+	end()
+	require.NoError(t, a.lookAtLogs(limited(t)))
+	p.until("it is indexed anew", func() bool { now := a.claims()[0]; return now != nil && now != former && a.following()[0] == 23 })
+	var got answer
+	a.get("/v1/lookup?topic=things&field=color", http.StatusOK, &got)
+	require.True(t, got.Complete)
+	require.Zero(t, got.Behind, "there is nothing to be read")
+	require.Empty(t, got.Hits)
+	p.write(0, `thing-3 {"color":"read"}`)
+	p.caughtUp(a)
+	p.requireLog(a)
+	a.get("/v1/lookup?topic=things&field=color", http.StatusOK, &got)
+	require.Len(t, got.Hits, 1, "only what the log still has")
 }

@@ -115,6 +115,7 @@ func (p *pond) rig(dir string, change func(*config)) *rig {
 		"-listen", "127.0.0.1:0", "-session-timeout", "3s", "-flush-every", "1h",
 	}, io.Discard)
 	require.NoError(p.t, err)
+	cfg.watchEvery = time.Hour
 	if change != nil {
 		change(&cfg)
 	}
