@@ -55,6 +55,15 @@ Ask any of them:
   curl 'http://127.0.0.1:8080/v1/lookup?topic=orders&field=total&from=10&to=20'
   curl 'http://127.0.0.1:8080/v1/status'      and /healthz
 
+topic and field are a must; value, or from (inclusive) and to (exclusive), choose; limit is 100 and at most 10000. A value
+is JSON, or else a string as it stands: 10 is a number and "10" a string. An answer has the hits in the order of their
+values, and says what it is worth:
+
+  next      there are more hits: ask the same again with after=NEXT, until there is no next
+  complete  every partition of the topic has answered. If not, missing are those that have not, and silent are the instances
+            that were asked in vain, and why: ask again with the same after, for next goes past what is missing
+  behind    how many records of the logs are not indexed yet, as far as is known
+
 A field is a name, or names with dots between them for objects in objects; each scalar of an array counts. A record
 replaces the one before it that has its key, and one without a value (a tombstone) deletes. Kafka 3.1 or newer is needed, which
 fetches by a topic's id. There is no authentication: listen on the loopback, or on a network that you trust.
@@ -94,7 +103,7 @@ func parse(args []string, out io.Writer) (config, error) {
 	f.DurationVar(&c.sessionTimeout, "session-timeout", 10*time.Second, "how long the group waits for an instance that is silent before others get its partitions")
 	f.DurationVar(&c.startWithin, "start-within", 15*time.Second, "how long to wait for the brokers at the start")
 	f.DurationVar(&c.decodeDelay, "decode-delay", 0, "extra time for each batch of records, as heavier decoding would take")
-	f.IntVar(&c.records, "records", defaultRecords, "`number` of records to generate for the broker in this process")
+	f.IntVar(&c.records, "records", defaultRecords, "`number` of records to generate for the broker in this process; 100 a second follow")
 	f.BoolVar(&c.demo, "demo", false, "run the demonstration and exit; takes -records and -v only")
 	f.BoolVar(&c.verbose, "v", false, "log every change to the standard error")
 	if err := f.Parse(args); err != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"unicode/utf8"
 )
@@ -77,7 +78,9 @@ func reply(w http.ResponseWriter, v any, err error) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // the asker may have gone
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false) // it is read by people as well, and is no HTML
+	_ = e.Encode(v)        // the asker may have gone
 }
 
 func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
@@ -95,7 +98,12 @@ func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
 func (n *node) statusPage(w http.ResponseWriter, _ *http.Request) { reply(w, n.view(), nil) }
 
 func (n *node) lookup(w http.ResponseWriter, r *http.Request) {
-	q, err := parseQuery(r.URL.Query(), n.cfg.indexes)
+	v, err := url.ParseQuery(r.URL.RawQuery) // which r.URL.Query would leave out what is malformed of, and answer another question
+	if err != nil {
+		reply(w, nil, bad("%v", err))
+		return
+	}
+	q, err := parseQuery(v, n.cfg.indexes)
 	if err != nil {
 		reply(w, nil, err)
 		return
@@ -104,7 +112,7 @@ func (n *node) lookup(w http.ResponseWriter, r *http.Request) {
 	if q.local {
 		a, err = n.here(r.Context(), q)
 	} else {
-		a, err = n.everywhere(r.Context(), q, r.URL.Query())
+		a, err = n.everywhere(r.Context(), q, v)
 	}
 	reply(w, a, err)
 }

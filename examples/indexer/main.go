@@ -47,10 +47,8 @@ func run(args []string, out, errOut io.Writer) int {
 	switch {
 	case cfg.demo:
 		err = demo(ctx, cfg, logger, errOut)
-	case cfg.brokers == "":
-		err = alone(ctx, stop, cfg, logger, debug, errOut)
 	default:
-		err = serve(ctx, stop, cfg, logger, debug, errOut)
+		err = listen(ctx, stop, cfg, logger, debug, errOut)
 	}
 	if err != nil {
 		_, _ = fmt.Fprintf(errOut, "indexer: failed: %v\n", err)
@@ -59,18 +57,33 @@ func run(args []string, out, errOut io.Writer) int {
 	return exitGood
 }
 
-// serve runs an instance until ctx ends; a second signal kills.
-func serve(ctx context.Context, again context.CancelFunc, cfg config, logger *log.Logger, debug *slog.Logger, errOut io.Writer) error {
+// errEarly is what comes of a signal while nothing is served yet.
+var errEarly = errors.New("interrupted before it could start")
+
+// listen takes the address, before anything that takes time, and serves on it.
+func listen(
+	ctx context.Context, again context.CancelFunc, cfg config, logger *log.Logger, debug *slog.Logger, errOut io.Writer,
+) error {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", cfg.listen)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = ln.Close() }()
+	if cfg.brokers == "" {
+		return alone(ctx, again, cfg, ln, logger, debug, errOut)
+	}
+	return serve(ctx, again, cfg, ln, logger, debug, errOut)
+}
+
+// serve runs an instance until ctx ends; a second signal kills.
+func serve(
+	ctx context.Context, again context.CancelFunc, cfg config, ln net.Listener, logger *log.Logger, debug *slog.Logger, errOut io.Writer,
+) error {
 	n, err := startNode(ctx, cfg, ln, logger, debug)
 	if err != nil {
 		if ctx.Err() != nil {
-			return errors.New("interrupted before it could start")
+			return errEarly
 		}
 		return err
 	}
@@ -94,8 +107,10 @@ func serve(ctx context.Context, again context.CancelFunc, cfg config, logger *lo
 	return err
 }
 
-// alone runs an instance on a broker in this process, with generated data.
-func alone(ctx context.Context, again context.CancelFunc, cfg config, logger *log.Logger, debug *slog.Logger, errOut io.Writer) (err error) {
+// alone runs an instance on a broker in this process, with generated data. Others may join it there.
+func alone(
+	ctx context.Context, again context.CancelFunc, cfg config, ln net.Listener, logger *log.Logger, debug *slog.Logger, errOut io.Writer,
+) (err error) {
 	dir, err := os.MkdirTemp("", "indexer-")
 	if err != nil {
 		return err
@@ -111,19 +126,24 @@ func alone(ctx context.Context, again context.CancelFunc, cfg config, logger *lo
 		return err
 	}
 	defer p.cl.Close()
-	logger.Printf("a broker in this process; generating %d records", cfg.records)
-	if err := p.some(ctx, cfg.records, dataset...); err != nil {
+	cfg.brokers, cfg.dir = strings.Join(cluster.ListenAddrs(), ","), dir
+	logger.Printf("a broker in this process, at %s; generating %d records", cfg.brokers, cfg.records)
+	if err := p.some(ctx, cfg.records, dataset...); ctx.Err() != nil {
+		return errEarly
+	} else if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	produced := make(chan error, 1)
 	go func() { produced <- p.trickle(ctx, 20, 200*time.Millisecond, dataset...) }()
-	cfg.brokers, cfg.dir = strings.Join(cluster.ListenAddrs(), ","), dir
+	var indexes strings.Builder
 	for _, g := range dataset {
 		cfg.indexes[g.name] = g.fields
-		logger.Printf("topic %s is indexed by %s", g.name, strings.Join(g.fields, ", "))
+		_, _ = fmt.Fprintf(&indexes, " -index %s=%s", g.name, strings.Join(g.fields, ","))
 	}
-	err = serve(ctx, again, cfg, logger, debug, errOut)
+	logger.Printf("ask it:               curl 'http://%s/v1/lookup?topic=orders&field=status&value=paid&limit=5'", ln.Addr())
+	logger.Printf("start a second one:   indexer -brokers %s%s -dir DIR -listen 127.0.0.1:0", cfg.brokers, indexes.String())
+	err = serve(ctx, again, cfg, ln, logger, debug, errOut)
 	cancel()
 	return errors.Join(err, <-produced)
 }

@@ -405,6 +405,8 @@ func TestHTTPErrors(t *testing.T) {
 	for path, status := range map[string]int{
 		"/": http.StatusNotFound, "/v1/nothing": http.StatusNotFound, "/v1/lookup?topic=nothing&field=size": http.StatusNotFound,
 		"/v1/lookup?topic=things&field=size&limit=x":      http.StatusBadRequest,
+		"/v1/lookup?topic=things&field=size&value=%zz":    http.StatusBadRequest,
+		"/v1/lookup?topic=things&field=size&value=1;to=2": http.StatusBadRequest,
 		"/v1/lookup?topic=things&field=size&local=1&id=0": http.StatusConflict,
 	} {
 		wrong.Error = ""

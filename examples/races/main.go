@@ -73,7 +73,13 @@ func tell(args []string, out *strings.Builder) int {
 	}
 	status := 0
 	for _, r := range races {
-		if (chosen["all"] || chosen[r.name]) && !r.play(out, *dumps) {
+		if !chosen["all"] && !chosen[r.name] {
+			continue
+		}
+		if out.Len() > 0 {
+			fmt.Fprintln(out)
+		}
+		if !r.play(out, *dumps) {
 			status = 1
 		}
 	}

@@ -76,9 +76,9 @@ func TestCommandLine(t *testing.T) {
 		status         int
 		stdout, stderr string
 	}{
-		"no flags":     {nil, 0, "stream played, dumps false\norphan played, dumps false\n", ""},
-		"all":          {[]string{"-race", "all"}, 0, "stream played, dumps false\norphan played, dumps false\n", ""},
-		"both":         {[]string{"-race", "orphan,stream"}, 0, "stream played, dumps false\norphan played, dumps false\n", ""},
+		"no flags":     {nil, 0, "stream played, dumps false\n\norphan played, dumps false\n", ""},
+		"all":          {[]string{"-race", "all"}, 0, "stream played, dumps false\n\norphan played, dumps false\n", ""},
+		"both":         {[]string{"-race", "orphan,stream"}, 0, "stream played, dumps false\n\norphan played, dumps false\n", ""},
 		"verbose":      {[]string{"-race", "orphan", "-v"}, 0, "orphan played, dumps true", ""},
 		"help":         {[]string{"-h"}, 0, "usage: races", ""},
 		"unknown race": {[]string{"-race", "orphan,lost"}, 2, "", `unknown race "lost"; there are: all, stream, orphan`},

@@ -108,7 +108,7 @@ func ByClose() Adversary {
 	}}
 }
 
-// ByStop stops a session: recovery is asked.
+// ByStop stops a session, as who asks for a recovery does.
 func ByStop(key int) Adversary {
 	return onKey("Stop", key, func(_ *Trial, s subject) { s.stop() })
 }
@@ -118,7 +118,8 @@ func ByDrain(key int) Adversary {
 	return onKey("Drain", key, func(_ *Trial, s subject) { s.drain() })
 }
 
-// ByReopen stops a session and begins the next one, which is refused while a flush runs. Its partitions have begun.
+// ByReopen stops a session and begins the next one, in which another owner begins the first partition. While a flush runs the
+// next one is refused, and the session stays stopped.
 func ByReopen(key int) Adversary {
 	return onKey("Reopen", key, func(_ *Trial, s subject) {
 		s.stop()
