@@ -27,8 +27,8 @@
 //
 // # Parts
 //
-// node.go starts and stops an instance, group.go has the callbacks of the group, follow.go polls, decodes and applies,
-// flush.go commits, repair.go is the source that a session's driver of repair asks. The memtable (memtable.go) is the payload
+// node.go starts and stops an instance, group.go has the callbacks of the group, bounds.go tells where a log begins and ends,
+// follow.go polls, decodes and applies, flush.go commits, repair.go is the source that a session's driver of repair asks. The memtable (memtable.go) is the payload
 // of a session; the store (store.go, scan.go) is a bbolt file. query.go, http.go and lookup.go answer; value.go and decode.go
 // make entries of records. brokers.go and generate.go have the brokers and the data set that are used without -brokers; demo.go,
 // demo_faults.go, child.go and verify.go are the demonstration.
