@@ -17,8 +17,10 @@ const (
 	firstPause = 50 * time.Millisecond
 	longPause  = 2 * time.Second
 	shortLife  = 500 * time.Millisecond
-	openFor    = 10 * time.Second // how long a handshake may take
-	settleFor  = time.Second      // how long replicas that are here may take to begin, when -wait is over
+	// longestPause is after a repair that the replica has failed.
+	longestPause = time.Minute
+	openFor      = 10 * time.Second // how long a handshake may take
+	settleFor    = time.Second      // how long replicas that are here may take to begin, when -wait is over
 )
 
 // driver keeps one replica connected, and whatever is put in its place.
@@ -97,9 +99,7 @@ func (d *driver) live(ctx context.Context, s *session) {
 			if !d.attend(ctx, s) {
 				return
 			}
-			if pause = min(2*pause, longPause); time.Since(began) > shortLife {
-				pause = firstPause
-			}
+			pause = pauseAfter(pause, time.Since(began), s.gaveUp())
 		}
 		if !d.rest(ctx, pause) {
 			return
@@ -114,6 +114,19 @@ func (d *driver) live(ctx context.Context, s *session) {
 			}
 		}
 	}
+}
+
+// pauseAfter is how long to wait when a session has ended that lived for a while, and last is what was waited before it. A
+// replica that fails its repair late, with a disk that is full, would else be copied to all the time: it waits as long as
+// that took.
+func pauseAfter(last, lived time.Duration, gaveUp bool) time.Duration {
+	switch {
+	case gaveUp:
+		return max(min(2*last, longPause), min(lived, longestPause))
+	case lived > shortLife:
+		return firstPause
+	}
+	return min(2*last, longPause)
 }
 
 // attend has a session live. False: there is to be no other. When the replica is replaced, the session is left to itself:

@@ -13,10 +13,18 @@ import (
 	"github.com/staleproof/staleproof/jobtracker"
 )
 
-// failing is a replica that answers what it is told to fail with an error, unexecuted.
+// failing is a replica that answers what it is told to fail with an error, unexecuted, and may look like another disk.
 type failing struct {
 	*nbd.File
-	fail atomic.Pointer[func(*nbd.Request) error]
+	fail  atomic.Pointer[func(*nbd.Request) error]
+	looks atomic.Pointer[nbd.Info]
+}
+
+func (f *failing) Info() nbd.Info {
+	if i := f.looks.Load(); i != nil {
+		return *i
+	}
+	return f.File.Info()
 }
 
 func (f *failing) Submit(ctx context.Context, r *nbd.Request) {
@@ -37,20 +45,26 @@ func withFailing(t *testing.T, size int64) (*rig, *failing) {
 	return newRig(t, append(args, "-create", "-repair=false")...), all[1]
 }
 
+// blankFile is a disk with room for a device and its metadata.
+func blankFile(t *testing.T, size int64) *nbd.File {
+	t.Helper()
+	disk, err := os.Create(filepath.Join(t.TempDir(), "disk"))
+	require.NoError(t, err)
+	require.NoError(t, disk.Truncate(size+metaSpace))
+	f, err := nbd.NewFile(disk, nbd.FileOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, f.Close())
+		require.NoError(t, disk.Close())
+	})
+	return f
+}
+
 // failingDisks are blank disks behind servers, and the flags that name them.
 func failingDisks(t *testing.T, n int, size int64) (all []*failing, args []string) {
 	t.Helper()
 	for range n {
-		disk, err := os.Create(filepath.Join(t.TempDir(), "disk"))
-		require.NoError(t, err)
-		require.NoError(t, disk.Truncate(size+metaSpace))
-		f, err := nbd.NewFile(disk, nbd.FileOptions{})
-		require.NoError(t, err)
-		t.Cleanup(func() {
-			require.NoError(t, f.Close())
-			require.NoError(t, disk.Close())
-		})
-		all = append(all, &failing{File: f})
+		all = append(all, &failing{File: blankFile(t, size)})
 		args = append(args, "-replica", served(t, all[len(all)-1]))
 	}
 	return all, args

@@ -16,7 +16,7 @@ func (s *session) repair() {
 		err := repair.Live(ctx, s.d.m.tracker, s.d.index, newCopy, repair.LiveOptions{
 			Meta: s.d.m, BytesPerSecond: s.d.m.cfg.repairRate, OnProgress: s.progress(),
 		})
-		if err == nil || ctx.Err() != nil || errors.Is(err, jobtracker.ErrPhase) {
+		if err == nil || ctx.Err() != nil || errors.Is(err, jobtracker.ErrPhase) || errors.Is(err, jobtracker.ErrDeactivated) {
 			return
 		}
 		s.d.tell("its repair has failed and is tried again: %v", err)

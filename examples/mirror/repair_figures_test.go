@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -56,16 +55,7 @@ func newMetered(t *testing.T, args ...string) *metered {
 	t.Helper()
 	d := &metered{t: t}
 	for range 3 {
-		disk, err := os.Create(filepath.Join(t.TempDir(), "disk"))
-		require.NoError(t, err)
-		require.NoError(t, disk.Truncate(meteredSize+metaSpace))
-		f, err := nbd.NewFile(disk, nbd.FileOptions{})
-		require.NoError(t, err)
-		t.Cleanup(func() {
-			require.NoError(t, f.Close())
-			require.NoError(t, disk.Close())
-		})
-		m := &meter{File: f, size: meteredSize}
+		m := &meter{File: blankFile(t, meteredSize), size: meteredSize}
 		d.meters, d.args = append(d.meters, m), append(d.args, "-replica", served(t, m))
 	}
 	r := newRig(t, append(append(args, "-create"), d.args...)...)
@@ -301,9 +291,7 @@ func (b *stand) measured(n int, harm bool) (f figures) {
 // TestRepairFigures measures what clients feel of a repair, and how fast it is with and without them: the same seeded load,
 // over and over, with a replica lost and come back blank, and without. It takes a while, and only with -stress.
 func TestRepairFigures(t *testing.T) {
-	if !*stress {
-		t.Skip("a measurement, for -stress")
-	}
+	forStress(t)
 	const bound, rounds = 250 * time.Millisecond, 5
 	for name, kits := range map[string]bool{"in this process": false, "nbdkit": true} {
 		t.Run(name, func(t *testing.T) {

@@ -81,6 +81,7 @@ func (w *sender) join() bool {
 		w.remember(w.meta.dirty)
 		return !w.meta.clean || w.taken()
 	}
+	w.voted.Store(true)
 	w.remember(w.meta.dirty)
 	older := w.meta.generation != m.generation
 	if older {
@@ -271,6 +272,7 @@ func (w *sender) landed() {
 				}
 			})
 			w.behind = false
+			w.voted.Store(true)
 		}
 	}
 	var ready []*call

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -50,6 +51,7 @@ type session struct {
 	drained chan struct{} // closed when the stream has been read to its end
 
 	received *call // of the receiver: what the reply being read answers
+	voted    atomic.Bool
 
 	asking sync.Mutex // the sending half belongs to one question at a time, while the sender waits for the beginning
 	// +checklocks:asking
@@ -96,6 +98,12 @@ func (s *session) run() error {
 		return fmt.Errorf("bug: %w", err)
 	}
 	return nil
+}
+
+// gaveUp tells, when the connection has ended, that the replica was under repair and has failed a part of it.
+func (s *session) gaveUp() bool {
+	errno, failed := errors.AsType[nbd.Errno](context.Cause(s.conn.Context()))
+	return failed && errno != nbd.ESHUTDOWN && !s.voted.Load()
 }
 
 // endOfStream tells that the replica's server has closed its end, and so will execute nothing more.

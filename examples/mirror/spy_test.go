@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -84,26 +82,34 @@ func served(t *testing.T, b nbd.Backend) (uri string) {
 	return clientURI(ln.Addr()) + "/disk"
 }
 
+// newSpies are three spies over blank disks, and the flags that name them.
+func newSpies(t *testing.T, size int64) (spies []*spy, args []string) {
+	t.Helper()
+	for range 3 {
+		s := &spy{File: blankFile(t, size), size: size}
+		spies, args = append(spies, s), append(args, "-replica", served(t, s))
+	}
+	return spies, args
+}
+
+// requireGood: the spies have seen changes, and nothing wrong.
+func requireGood(t *testing.T, spies []*spy) {
+	t.Helper()
+	for i, s := range spies {
+		if why := s.wrong.Load(); why != nil {
+			require.Fail(t, *why, "replica %d", i)
+		}
+		require.Positive(t, s.changes.Load())
+	}
+}
+
 // TestDirtyBitsComeFirst: no change reaches a replica before the dirty bits of its extents and the generation are durable
 // there, whatever is cut and cleared in between.
 func TestDirtyBitsComeFirst(t *testing.T) {
 	const size = 8 << 20
 	args := []string{"-create"}
-	var spies []*spy
-	for range 3 {
-		disk, err := os.Create(filepath.Join(t.TempDir(), "disk"))
-		require.NoError(t, err)
-		require.NoError(t, disk.Truncate(size+metaSpace))
-		f, err := nbd.NewFile(disk, nbd.FileOptions{})
-		require.NoError(t, err)
-		t.Cleanup(func() {
-			require.NoError(t, f.Close())
-			require.NoError(t, disk.Close())
-		})
-		s := &spy{File: f, size: size}
-		spies = append(spies, s)
-		args = append(args, "-replica", served(t, s))
-	}
+	spies, uris := newSpies(t, size)
+	args = append(args, uris...)
 	var model []byte
 	for round := range 3 {
 		r := newRig(t, args...)
@@ -127,15 +133,7 @@ func TestDirtyBitsComeFirst(t *testing.T) {
 			args = args[1:]
 		}
 	}
-	requireGood := func() {
-		for i, s := range spies {
-			if why := s.wrong.Load(); why != nil {
-				require.Fail(t, *why, "replica %d", i)
-			}
-			require.Positive(t, s.changes.Load())
-		}
-	}
-	requireGood()
+	requireGood(t, spies)
 
 	// Bits that are left because a replica is missing allow nothing before the new generation is durable, however long
 	// that takes.
@@ -152,5 +150,5 @@ func TestDirtyBitsComeFirst(t *testing.T) {
 		model = c.model
 		spies[0].slow.Store(int64(50 * time.Millisecond))
 	}
-	requireGood()
+	requireGood(t, spies)
 }
