@@ -39,6 +39,9 @@ func Live[P any](
 	if err := o.setDefaults(); err != nil {
 		return err
 	}
+	if err := notNil("tr", tr != nil, "payload", payload != nil); err != nil {
+		return err
+	}
 	ticket, err := tr.Repair(target)
 	if err != nil {
 		return err

@@ -17,13 +17,29 @@ var (
 	ErrMeta = errors.New("repair: metadata does not fit")
 )
 
-// OptionError names an option that cannot be.
+// OptionError names an option that cannot be, or an argument that is nil.
 type OptionError struct {
 	Field string
-	Got   int64
+	Got   int64 // zero: it is nil
 }
 
-func (e *OptionError) Error() string { return fmt.Sprintf("%v: %s is %d", ErrOption, e.Field, e.Got) }
+func (e *OptionError) Error() string {
+	if e.Got == 0 {
+		return fmt.Sprintf("%v: %s is nil", ErrOption, e.Field)
+	}
+	return fmt.Sprintf("%v: %s is %d", ErrOption, e.Field, e.Got)
+}
+
+// notNil refuses the first of two arguments that is not there.
+func notNil(a string, hasA bool, b string, hasB bool) error {
+	switch {
+	case !hasA:
+		return &OptionError{Field: a}
+	case !hasB:
+		return &OptionError{Field: b}
+	}
+	return nil
+}
 
 // Unwrap is [ErrOption].
 func (e *OptionError) Unwrap() error { return ErrOption }

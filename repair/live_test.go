@@ -107,6 +107,14 @@ func TestLiveOptions(t *testing.T) {
 		require.Equal(t, "repair: bad option: "+field+" is -1", err.Error())
 	}
 	require.ErrorIs(t, Live(t.Context(), c.Tracker, 1, payload, LiveOptions{}), jobtracker.ErrLifecycle, "it needs none")
+	for field, err := range map[string]error{
+		"payload":  Live(t.Context(), c.Tracker, 2, nil, LiveOptions{}),
+		"tr":       Live[*jobtest.Payload](t.Context(), nil, 2, payload, LiveOptions{}),
+		"replicas": Reconcile(t.Context(), c.Tracker, nil, ReconcileOptions{}),
+	} {
+		require.Equal(t, &OptionError{Field: field}, err)
+		require.Equal(t, "repair: bad option: "+field+" is nil", err.Error())
+	}
 	require.Equal(t, jobtracker.RepairReady, c.Replica(2).State().Phase)
 }
 

@@ -172,6 +172,9 @@ func Reconcile[P any](ctx context.Context, tr *jobtracker.Tracker[P], replicas R
 	if o.Parallel == 0 {
 		o.Parallel = 4
 	}
+	if err := notNil("tr", tr != nil, "replicas", replicas != nil); err != nil {
+		return err
+	}
 	ticket, err := tr.Reconcile()
 	if err != nil {
 		return err
