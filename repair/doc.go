@@ -49,5 +49,6 @@
 // # Concurrency
 //
 // The package has no lock. Each call may be made on any goroutine; it runs the caller's functions on goroutines of its
-// own, and returns when they have returned. It does not recover their panics.
+// own, and returns when they have returned. It does not recover their panics; one that
+// goes through [Live] or [Reconcile] ends the ticket on its way.
 package repair

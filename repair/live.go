@@ -35,11 +35,11 @@ import (
 // [jobtracker.Config].ReplyTimeout loses its connection.
 func Live[P any](
 	ctx context.Context, tr *jobtracker.Tracker[P], target int, payload func(jobtracker.Extent) P, o LiveOptions,
-) error {
-	if err := o.setDefaults(); err != nil {
+) (err error) {
+	if err = o.setDefaults(); err != nil {
 		return err
 	}
-	if err := notNil("tr", tr != nil, "payload", payload != nil); err != nil {
+	if err = notNil("tr", tr != nil, "payload", payload != nil); err != nil {
 		return err
 	}
 	ticket, err := tr.Repair(target)
@@ -50,16 +50,33 @@ func Live[P any](
 	l.teller = newLiveTeller(target, ticket.Extents, o.OnProgress)
 	ctx, cancel := join(ctx, ticket.Context())
 	defer cancel()
+	err = errPanicked // stays if Meta does not return: the ticket goes with the driver (S12)
+	defer func() { l.teller.end(err) }()
+	defer func() { err = end(ctx, err, ticket) }()
 	err = l.run(ctx)
-	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx) // what it was caused by, not what came of it
-		}
-		if ticket.Abort(err) != nil {
-			err = ticket.Ended().Err() // it had ended: the cause is the ticket's, if it did not end well after all
-		}
+	return err
+}
+
+// errPanicked is the cause of what ends because the caller's code has panicked, or ended its goroutine.
+var errPanicked = errors.New("repair: the caller's code has not returned")
+
+// ending is a ticket of a driver.
+type ending interface {
+	Abort(cause error) error
+	Ended() *jobtracker.Handle
+}
+
+// end ends the ticket of a driver that has failed, and returns what that failed with.
+func end(ctx context.Context, err error, ticket ending) error {
+	if err == nil {
+		return nil
 	}
-	l.teller.end(err)
+	if ctx.Err() != nil {
+		err = context.Cause(ctx) // what it was caused by, not what came of it
+	}
+	if ticket.Abort(err) != nil {
+		return ticket.Ended().Err() // it had ended: the cause is the ticket's, if it did not end well after all
+	}
 	return err
 }
 

@@ -165,7 +165,7 @@ type ReconcileOptions struct {
 // connection ends, the end of the activation, or another Reconcile ends it with the ticket's cause, an *[jobtracker.EndedError]
 // (R16); the end of ctx with ctx's; errors of [Replicas] and OnPlan, and the refusals of [jobtracker.Tracker.Reconcile], are
 // returned as they are, or wrapped.
-func Reconcile[P any](ctx context.Context, tr *jobtracker.Tracker[P], replicas Replicas, o ReconcileOptions) error {
+func Reconcile[P any](ctx context.Context, tr *jobtracker.Tracker[P], replicas Replicas, o ReconcileOptions) (err error) {
 	if o.Parallel < 0 {
 		return &OptionError{Field: "Parallel", Got: int64(o.Parallel)}
 	}
@@ -183,20 +183,12 @@ func Reconcile[P any](ctx context.Context, tr *jobtracker.Tracker[P], replicas R
 	defer cancel()
 	var at Memory
 	at.Generation, at.Flush = ticket.Version()
-	err = reconcile(ctx, len(tr.Stats().Replicas), ticket.Participants(), at, replicas, o)
-	if err == nil {
-		err = ticket.Done()
+	err = errPanicked // stays if replicas or OnPlan do not return
+	defer func() { err = end(ctx, err, ticket) }()
+	if err = reconcile(ctx, len(tr.Stats().Replicas), ticket.Participants(), at, replicas, o); err != nil {
+		return err
 	}
-	if err == nil {
-		return nil
-	}
-	if ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	if ticket.Abort(err) != nil {
-		return ticket.Ended().Err() // why it had ended
-	}
-	return err
+	return ticket.Done()
 }
 
 func reconcile(ctx context.Context, n int, ps []jobtracker.Participant, at Memory, rs Replicas, o ReconcileOptions) error {
