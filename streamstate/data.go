@@ -93,7 +93,9 @@ func (k *core) steady(p *partition) {
 func (k *core) dirtyChunks() int {
 	n := 0
 	for _, w := range k.dirty {
-		n += bits.OnesCount64(w)
+		if w != 0 {
+			n += bits.OnesCount64(w)
+		}
 	}
 	return n
 }

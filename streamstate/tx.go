@@ -290,20 +290,29 @@ func (s *Session[P]) Timestamp() (Timestamp, error) {
 		return Timestamp{}, err
 	}
 	t, dirty, parts := k.received, k.dirtyChunks(), len(k.parts)
-	err = s.e.leave(k, nil)
-	for err == nil && (dirty > 0 || t.v == nil) { // allocate outside the hold, and again should more have changed meanwhile
-		room := newSpare(t.v, parts, dirty)
-		err = s.e.do(s.token(OpRead), func(k *held) error {
-			if k.fits(room) {
-				t, dirty = k.snapshot(room), 0
-			} else {
-				t, dirty = k.received, k.dirtyChunks()
-			}
-			return nil
-		})
+	if err = s.e.leave(k, nil); dirty == 0 && t.v != nil {
+		return t, err
 	}
-	if err != nil {
-		return Timestamp{}, err
+	return s.e.draw(s.token(OpRead), t, parts, dirty)
+}
+
+// draw is the vector of what is received, where that has changed since last: it allocates outside the hold, and again
+// should more have changed meanwhile.
+func (r *record) draw(t token, last Timestamp, parts, dirty int) (Timestamp, error) {
+	for dirty > 0 || last.v == nil {
+		room := newSpare(last.v, parts, dirty)
+		k, err := r.enterAny(t)
+		if err != nil {
+			return Timestamp{}, err
+		}
+		if k.fits(room) {
+			last, dirty = k.snapshot(room), 0
+		} else {
+			last, dirty = k.received, k.dirtyChunks()
+		}
+		if err = r.leave(k, nil); err != nil {
+			return Timestamp{}, err
+		}
 	}
-	return t, nil
+	return last, nil
 }
