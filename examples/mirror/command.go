@@ -19,10 +19,10 @@ const commandUsage = `mirror status -control address [-json]
     tells what a running mirror is doing: jobs, orphans by reason, each replica, how repairs go, and the tracker's dump.
 
 mirror replace -control address -replica n [-uri uri]
-    puts another device in the place of replica n: the one at the URI, which is blank and large enough or was a replica of
-    this device before; name it so in -replica from the next start on. Without -uri it is at the same place: a file of -dir
-    is set aside and a blank one put in its place; what else it is must have been put there, and its server, if it
-    was stopped, must have been restarted. The device goes on, and the new replica is repaired as a whole.
+    puts another device in the place of replica n: the one at the URI, which must be large enough, and its last MiB blank; name
+    it so in -replica from the next start on. Without -uri it is at the same place: a file of -dir is set aside and a blank
+    one put in its place; what else it is must have been put there, and its server, if it was stopped, must have been
+    restarted. The device goes on, and the new replica is overwritten as a whole.
 
 Exit status: 0 when it was done; 1 when it was refused, or mirror cannot be reached; 2 for a bad command line.
 

@@ -74,7 +74,7 @@ func TestCommands(t *testing.T) {
 			require.Contains(t, errOut, "uri: this replica is a file of mirror's own")
 			status, _, errOut = do("replace", "-h")
 			require.Equal(t, exitGood, status)
-			require.Contains(t, errOut, "repaired as a whole")
+			require.Contains(t, errOut, "overwritten as a whole")
 		})
 	}
 }

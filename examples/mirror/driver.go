@@ -32,6 +32,7 @@ type driver struct {
 	strikes atomic.Int32  // how often it was lost, or has failed something, in reconciliations
 	// replacements are for run, which alone has the tracker replace the replica: so nothing of the former one comes between.
 	replacements chan replacement
+	forget       bool // what is at its place must be blank, or made so; of run and live
 
 	mu sync.Mutex
 	// at is where the replica is. It is another one when another place is named, even if that has the same name.
@@ -174,6 +175,10 @@ func (d *driver) connect(ctx context.Context) (*session, error) {
 	}
 	l, err := d.openIn(ctx, openFor)
 	if err != nil {
+		return nil, err
+	}
+	if err := d.forgotten(ctx, l); err != nil {
+		_ = l.client.Close()
 		return nil, err
 	}
 	if l.meta == nil && !d.m.create {

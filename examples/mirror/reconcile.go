@@ -16,6 +16,9 @@ import (
 // errReconcile: no device can be made of what is here, whatever is copied.
 var errReconcile = errors.New("the replicas that are here do not make up the device")
 
+// errJustCome: a replica has connected between the beginning of an attempt and the one before.
+var errJustCome = errors.New("it has come just now")
+
 const (
 	maxStrikes = 3       // reconciliations that a replica may break off before they go on without it
 	copyPiece  = 4 << 20 // bytes of an extent that are copied at once
@@ -50,6 +53,8 @@ func (m *mirror) reconcile(ctx context.Context, deadline time.Time) error {
 			if err := m.more(ctx, deadline, err); err != nil {
 				return err
 			}
+		case errors.Is(err, errJustCome):
+			_ = m.drivers[0].rest(ctx, firstPause)
 		case errors.Is(err, repair.ErrNoSource), errors.Is(err, repair.ErrMeta):
 			return fmt.Errorf("%w: %w", errReconcile, err)
 		default:
@@ -181,7 +186,7 @@ func (r *reconciler) tell() {
 // Extents implements [repair.Meta].
 func (r *reconciler) Extents(_ context.Context, replica int) ([]repair.ExtentMeta, error) {
 	if r.sessions[replica] == nil {
-		return nil, errors.New("it has come just now")
+		return nil, errJustCome
 	}
 	m := r.sessions[replica].link.meta
 	all := make([]repair.ExtentMeta, r.m.geometry.extents())

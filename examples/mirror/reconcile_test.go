@@ -266,3 +266,32 @@ func TestBlankTakesPart(t *testing.T) {
 	require.Contains(t, r.said.String(), "replica 1: blank: copy 8 of 8 extents")
 	b.whole(r)
 }
+
+// TestR26ReplacedDoesNotCount: what was put at a replica's place is worth nothing before its repair is done, whatever it was
+// before, also for the next mirror. With its metadata left as it was, the device begins without what was flushed.
+func TestR26ReplacedDoesNotCount(t *testing.T) {
+	b := newBench(t, 3)
+	r, err := b.start("-repair-rate", "64K")
+	require.NoError(t, err)
+	c := r.client()
+	require.NoError(t, c.run(load(b.size), 50))
+	require.NoError(t, c.sync())
+	require.NoError(t, r.replace(t.Context(), 2, ""))
+	r.busy(c, load(b.size), func() { r.phase(2, jobtracker.Repairing) })
+	r.kill()
+	_ = c.nbd.Close()
+	<-c.done
+	r.parts.close()
+	b.gates[0].Store(true)
+	_, err = b.start()
+	require.ErrorIs(t, err, errReconcile)
+	require.ErrorContains(t, err, "it is blank")
+	b.gates[0].Store(false)
+	r, err = b.start()
+	require.NoError(t, err)
+	for i := range b.disks {
+		r.phase(i, jobtracker.Voting)
+	}
+	r.end()
+	require.Equal(t, int32(3), r.clean.Load())
+}

@@ -30,9 +30,9 @@ type replacement struct {
 	done chan error
 }
 
-// replace puts another device in a replica's place: the one at a URI, or, without one, whatever answers at the same place
-// from now on; of replicas in this process that is a blank file. The old connection ends, what comes late on it is an orphan,
-// and the new device is repaired as a whole, whatever it holds. On error nothing has changed: *fieldError, or that the
+// replace puts another device in a replica's place: the blank one at a URI, or, without one, whatever answers at the same
+// place from now on; of replicas in this process that is a blank file. The old connection ends, what comes late on it is an
+// orphan, and the new device is repaired as a whole, whatever it holds. On error nothing has changed: *fieldError, or that the
 // device or ctx has ended.
 func (m *mirror) replace(ctx context.Context, replica int, uri string) error {
 	if replica < 0 || replica >= len(m.drivers) {
@@ -68,25 +68,28 @@ func (m *mirror) elsewhere(ctx context.Context, d *driver, uri string) (*source,
 		return nil, bad(false, err)
 	}
 	for _, other := range m.drivers {
-		if at, err := nbd.ParseURI(other.name()); err == nil && at == u && other != d {
+		at, err := nbd.ParseURI(other.name())
+		switch {
+		case err != nil || at != u:
+		case other == d:
+			return nil, nil // it is the same place, and what was sent there may still be executed
+		default:
 			return nil, bad(true, fmt.Errorf("it names replica %d", other.index))
 		}
 	}
 	s, err := remote(uri)
 	if err == nil {
-		err = m.examine(ctx, d, s)
+		err = m.examine(ctx, s)
 	}
 	if err != nil {
 		return nil, bad(true, err)
 	}
-	if at, err := nbd.ParseURI(d.name()); err == nil && at == u {
-		return nil, nil // what was sent there, it may still execute
-	}
 	return &s, nil
 }
 
-// examine looks whether a device can be put in a replica's place. It is read, and nothing else.
-func (m *mirror) examine(ctx context.Context, d *driver, s source) error {
+// examine looks whether a device can be put in a replica's place. It is read, and nothing else. It must be blank: what was a
+// replica before says that it has what was flushed, and would be believed after a crash (R26).
+func (m *mirror) examine(ctx context.Context, s source) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, min(openFor, m.cfg.replyTimeout), errNoAnswer)
 	defer cancel()
 	l, err := s.open(ctx)
@@ -94,15 +97,10 @@ func (m *mirror) examine(ctx context.Context, d *driver, s source) error {
 		return fmt.Errorf("it cannot be connected: %w", err)
 	}
 	defer func() { _ = l.client.Close() }()
-	if err := m.fits(l); err != nil || l.meta == nil {
-		return err
+	if err = m.fits(l); err == nil && l.meta != nil {
+		err = errors.New("it is or was a replica of this device; if it is none any more, write zeros over its last MiB")
 	}
-	for _, other := range m.drivers {
-		if o := other.current(); other != d && o != nil && o.link.name() == l.meta.replica {
-			return fmt.Errorf("it is replica %d by another name", other.index)
-		}
-	}
-	return nil
+	return err
 }
 
 // fits tells whether a replica is of this device, or blank and large enough.
@@ -114,14 +112,6 @@ func (m *mirror) fits(l *link) error {
 		return &unfitError{fmt.Sprintf("it has room for %d bytes, and the device has %d", l.room(), m.geometry.size)}
 	}
 	return nil
-}
-
-// name is what the replica is called.
-func (l *link) name() jobtracker.ID {
-	if l.meta != nil {
-		return l.meta.replica
-	}
-	return l.id
 }
 
 // awaitReplacement waits for a device that is put in the replica's place; false: ctx has ended. The former one's life is ended
@@ -189,7 +179,31 @@ func (d *driver) replaced(at *source) error {
 	d.mu.Lock()
 	d.at, d.complain = at, ""
 	d.mu.Unlock()
+	d.forget = true
 	d.m.log.Printf("replica %d (%s): it is replaced by what is at %s, which gets everything", d.index, was, at.name)
+	return nil
+}
+
+// forgotten has a device that was put at the place of another, and was a replica before, forget that, durably: nobody knows
+// what it lacks, and after a crash it would be believed (R26).
+func (d *driver) forgotten(ctx context.Context, l *link) error {
+	if !d.forget {
+		return nil
+	}
+	if l.meta != nil {
+		if err := d.m.fits(l); err != nil {
+			return err
+		}
+		err := d.ask(ctx, l, nbd.CmdWriteZeroes, l.metaAt, metaSpace, nil)
+		if err == nil {
+			err = d.ask(ctx, l, nbd.CmdFlush, 0, 0, nil)
+		}
+		if err != nil {
+			return fmt.Errorf("zeroing its metadata: %w", err)
+		}
+		l.meta, l.place = nil, 0
+	}
+	d.forget = false
 	return nil
 }
 
