@@ -13,9 +13,13 @@ import (
 func (s *session) repair() {
 	ctx := s.conn.Context()
 	for pause := firstPause; ; pause = min(2*pause, longPause) {
+		progress, told := s.progress()
 		err := repair.Live(ctx, s.d.m.tracker, s.d.index, newCopy, repair.LiveOptions{
-			Meta: s.d.m, BytesPerSecond: s.d.m.cfg.repairRate, OnProgress: s.progress(),
+			Meta: s.d.m, BytesPerSecond: s.d.m.cfg.repairRate, OnProgress: progress,
 		})
+		if repairBegan(err) {
+			<-told // by a goroutine that Live leaves behind
+		}
 		if err == nil || ctx.Err() != nil || errors.Is(err, jobtracker.ErrPhase) || errors.Is(err, jobtracker.ErrDeactivated) {
 			return
 		}
@@ -26,10 +30,18 @@ func (s *session) repair() {
 	}
 }
 
-// progress is what is told how one repair goes: it shows it, and tells of its beginning and its end.
-func (s *session) progress() func(repair.LiveProgress) {
+// repairBegan tells whether a repair that has ended so had begun: else the tracker has refused it.
+func repairBegan(err error) bool {
+	lifecycle := errors.Is(err, jobtracker.ErrLifecycle) && !errors.Is(err, repair.ErrCopy) // of a source, that one
+	return !lifecycle && !errors.Is(err, jobtracker.ErrPhase) && !errors.Is(err, jobtracker.ErrReplica)
+}
+
+// progress is what is told how one repair goes: it shows it, and tells of its beginning and its end. told is closed when it has
+// heard of the end.
+func (s *session) progress() (hook func(repair.LiveProgress), told <-chan struct{}) {
 	var now *repair.LiveProgress
 	var g *gauge
+	ended := make(chan struct{})
 	return func(p repair.LiveProgress) {
 		if p.Kind == repair.LiveStarted {
 			s.d.tell("its repair begins: %d of %d extents are not known to be clean", p.Total-p.Done, p.Total)
@@ -51,7 +63,10 @@ func (s *session) progress() func(repair.LiveProgress) {
 		if s.d.m.cfg.onRepair != nil {
 			s.d.m.cfg.onRepair(p)
 		}
-	}
+		if p.Kind == repair.LiveEnded {
+			close(ended)
+		}
+	}, ended
 }
 
 // repaired tells how a repair has ended.
