@@ -103,6 +103,6 @@ func TestR18KilledUnderFio(t *testing.T) {
 			flushed++
 		}
 	}
-	t.Logf("killed %d times, with %d requests answered beside fio's: %d MiB that fio had flushed and %d of %d blocks of the record are right, and the images alike",
-		rounds, answers, rounds*filled>>20, flushed, len(k.must))
+	t.Logf("killed %d times, with %d requests answered beside fio's: %d MiB that fio had flushed and %d of %d blocks of the record "+
+		"are right, and the images alike", rounds, answers, rounds*filled>>20, flushed, len(k.must))
 }

@@ -101,7 +101,9 @@ func underFio(t *testing.T, tcp bool, harms int, args, fioArgs []string, harm fu
 	close(load.enough)
 	require.NoError(t, <-load.end)
 	require.NoError(t, r.watch.await(limited(t), func(s *sight) bool { // one may have been slow of its own since the last harm
-		return !slices.ContainsFunc(s.replicas[:len(kits)], func(rep jobtracker.ReplicaState) bool { return rep.Phase != jobtracker.Voting })
+		return !slices.ContainsFunc(s.replicas[:len(kits)], func(rep jobtracker.ReplicaState) bool {
+			return rep.Phase != jobtracker.Voting
+		})
 	}), "not all became active")
 	c := r.client()
 	require.NoError(t, c.sync())
@@ -114,8 +116,9 @@ func underFio(t *testing.T, tcp bool, harms int, args, fioArgs []string, harm fu
 	r.end()
 	requireAlike(t, kits)
 	require.Equal(t, int32(3), r.clean.Load())
-	t.Logf("harmed %d times in %v under %d runs of fio (%d reads, %d writes, %d syncs, no error); %d nbdkits ended by themselves and were started again; orphans: %s",
-		harms, took.Round(time.Millisecond), load.runs, load.issued[0], load.issued[1], load.issued[3], selfEnded(kits), orphans(&stats))
+	t.Logf("harmed %d times in %v under %d runs of fio (%d reads, %d writes, %d syncs, no error)",
+		harms, took.Round(time.Millisecond), load.runs, load.issued[0], load.issued[1], load.issued[3])
+	t.Logf("%d nbdkits ended by themselves and were started again; orphans: %s", selfEnded(kits), orphans(&stats))
 	return r
 }
 

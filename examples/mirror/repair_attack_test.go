@@ -248,7 +248,8 @@ func (g garbling) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestRepairGarbage: the target, and a source, answer rubbish in the middle of a repair. Their connections end, and all come back.
+// TestRepairGarbage: the target, and a source, answer rubbish in the middle of a repair. Their connections end, and all
+// come back.
 func TestRepairGarbage(t *testing.T) {
 	const size = 8 << 20
 	disks, args := failingDisks(t, 3, size)
@@ -365,8 +366,8 @@ func TestRepairChaos(t *testing.T) {
 	a.whole()
 }
 
-// TestRepairFullDisk: a replica whose disk is full fails its repair each time, late; nobody feels it, and it is not tried again at
-// once. When there is room it comes back.
+// TestRepairFullDisk: a replica whose disk is full fails its repair each time, late; nobody feels it, and it is not tried
+// again at once. When there is room it comes back.
 func TestRepairFullDisk(t *testing.T) {
 	a := newAttacked(t, 8<<20)
 	voter := a.drivers[2].current()

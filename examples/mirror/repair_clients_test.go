@@ -86,7 +86,8 @@ func TestClientsDuringRepair(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(want, got), "read during the repair")
 	said := output(t, "qemu-io", "-f", "raw", "-t", "writeback",
-		"-c", "discard 0 24M", "-c", "write -z 12M 16M", "-c", "write -f -P 0x61 28M 8M", "-c", "aio_write -P 0x62 34M 4M", "-c", "aio_flush",
+		"-c", "discard 0 24M", "-c", "write -z 12M 16M", "-c", "write -f -P 0x61 28M 8M",
+		"-c", "aio_write -P 0x62 34M 4M", "-c", "aio_flush",
 		"-c", "read -P 0 0 28M", "-c", "read -P 0x61 28M 6M", "-c", "read -P 0x62 34M 4M", "-c", "flush", r.uri)
 	require.NotContains(t, said, "failed")
 	copy(want, make([]byte, 28<<20))

@@ -249,9 +249,9 @@ func (b *stand) lose() {
 	require.NoError(b.t, os.Truncate(b.paths[2], benchSize+metaSpace))
 }
 
-// measured is a run of the seeded load. With harm a replica is lost after a quarter of the requests; the run lasts until it
-// has been repaired, and no less than n requests.
-func (b *stand) measured(n int, harm bool) (f figures) {
+// measured is a run of the seeded load, depth requests at a time. With harm a replica is lost after a quarter of the requests;
+// the run lasts until it has been repaired, and no less than n requests.
+func (b *stand) measured(depth, n int, harm bool) (f figures) {
 	t := b.t
 	t.Helper()
 	tick := &clock{}
@@ -262,7 +262,7 @@ func (b *stand) measured(n int, harm bool) (f figures) {
 	require.NoError(t, err)
 	conn, err := nbd.NewClient(limited(t), tick, "")
 	require.NoError(t, err)
-	c := newClient(conn, 32)
+	c := newClient(conn, depth)
 	w := mixed(invented(benchSize, rand.New(rand.NewPCG(7, 11))))
 	began, done := time.Now(), make(chan struct{})
 	tick.running.Store(true)
@@ -293,18 +293,21 @@ func (b *stand) measured(n int, harm bool) (f figures) {
 func TestRepairFigures(t *testing.T) {
 	forStress(t)
 	const bound, rounds = 250 * time.Millisecond, 5
-	for name, kits := range map[string]bool{"in this process": false, "nbdkit": true} {
+	for name, tc := range map[string]struct {
+		kits        bool
+		depth, most int
+	}{"in this process": {false, 32, 20000}, "nbdkit": {true, 32, 20000}, "nbdkit, one at a time": {true, 1, 3000}} {
 		t.Run(name, func(t *testing.T) {
-			if kits {
+			if tc.kits {
 				program(t, "nbdkit")
 			}
 			var more []time.Duration
 			for range rounds {
-				b := newStand(t, kits)
-				with := b.measured(20000, true)
+				b := newStand(t, tc.kits)
+				with := b.measured(tc.depth, tc.most, true)
 				b.end()
-				b = newStand(t, kits)
-				without := b.measured(with.requests, false)
+				b = newStand(t, tc.kits)
+				without := b.measured(tc.depth, with.requests, false)
 				var alone figures
 				b.back(2, func() { b.lose(); b.shut.Store(false) })
 				alone.fill(t, b.said)
