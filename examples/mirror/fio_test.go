@@ -21,7 +21,13 @@ import (
 
 var stress = flag.Bool("stress", false, "run the longer form of the tests with fio")
 
-const fioSize = 24 << 20
+// fioSize is how much fio reads and writes in a run, which takes about twelve seconds, and half as long without -stress.
+func fioSize() int64 {
+	if *stress {
+		return 24 << 20
+	}
+	return 12 << 20
+}
 
 // load is fio under which harm is done: random reads and writes, 32 at a time, each of them verified.
 type fioLoad struct {
@@ -38,7 +44,7 @@ func fio(t *testing.T, uri string, more ...string) *fioLoad {
 	path, l := program(t, "fio"), &fioLoad{end: make(chan error, 1), enough: make(chan struct{})}
 	args := append([]string{
 		"--name=mirror", "--ioengine=nbd", "--uri=" + uri, "--rw=randrw", "--bs=4k", "--iodepth=32",
-		"--verify=crc32c", "--verify_fatal=1", "--verify_backlog=128", fmt.Sprintf("--size=%d", fioSize), "--rate_iops=500",
+		"--verify=crc32c", "--verify_fatal=1", "--verify_backlog=128", fmt.Sprintf("--size=%d", fioSize()), "--rate_iops=500",
 	}, more...)
 	dir := t.TempDir() // it leaves its state there
 	go func() {
@@ -88,7 +94,7 @@ func (l *fioLoad) count(out []byte) error {
 func underFio(t *testing.T, tcp bool, harms int, args, fioArgs []string, harm func(*rig, *kit)) *rig {
 	t.Helper()
 	program(t, "fio")
-	kits, named := newKits(t, tcp, 2*fioSize)
+	kits, named := newKits(t, tcp, 2*fioSize())
 	r := newRig(t, append(append(named, "-create"), args...)...)
 	load := fio(t, r.uri, fioArgs...)
 	began := time.Now()
