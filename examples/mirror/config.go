@@ -52,8 +52,8 @@ const usage = `mirror is a network block device that is kept on several replicas
   mirror status -control address [-json]         what a running mirror is doing
   mirror replace -control address -replica n [-uri uri]
                                                  put another device in the place of one of its replicas
-  mirror -demo                                   lose replicas under load, by replay and by repair, and mirror itself; see
-                                                 it proven, in at most 40 seconds
+  mirror -demo                                   lose replicas under load, take them back by replay and by repair, lose
+                                                 mirror itself; see it proven, in about 20 seconds
 
 Clients connect to the address of -listen, for example: nbdinfo nbd://127.0.0.1:10809. The last MiB of each replica is
 mirror's own. A replica that is lost comes back by replay as long as it is within all three -offline limits; past one of
